@@ -8,6 +8,7 @@ On any failure what was there before is still there: a full disk or a kill never
 
 import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -26,7 +27,7 @@ def write(path: Path, content: str | bytes, *, mode: int = 0o666, new: bool = Fa
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         part.unlink(missing_ok=True)  # of a killed process that had our number
-        put(part, data, mode=mode)
+        put(part, [data], mode=mode)
         if new:
             os.link(part, path)  # unlike a rename it refuses to write over
             sync(path.parent)
@@ -37,11 +38,11 @@ def write(path: Path, content: str | bytes, *, mode: int = 0o666, new: bool = Fa
             part.unlink(missing_ok=True)
 
 
-def put(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+def put(path: Path, pieces: Iterable[bytes | memoryview], *, mode: int = 0o666) -> None:
     """Writes a file that is not there yet, and syncs it; half of it may be left when that fails."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
+        file.writelines(pieces)
         file.flush()
         os.fsync(file.fileno())
 

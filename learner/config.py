@@ -312,6 +312,13 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
             " steps have taken half a minute"
         ),
     ] = "auto"
+    shard: Annotated[
+        bool,
+        Meta(
+            description="each rank holds a part of every parameter and of what the optimiser keeps"
+            " for it, instead of all: for networks that one device has no memory for"
+        ),
+    ] = False
     threads: Annotated[int, Meta(ge=0, description="torch threads per rank; 0 = torch decides")] = 1
     prefetch: Annotated[
         int, Meta(ge=1, le=16, description="batches received ahead of the one in training")
@@ -322,14 +329,3 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     progress_s: Annotated[
         float, Meta(ge=0, description="seconds between lines of progress in its log; 0 = none")
     ] = 10.0
-
-
-class CheckpointConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Sets when the learner's whole state is written, and how many copies stay."""
-
-    every_s: Annotated[float, Meta(gt=0, description="seconds between checkpoints")] = 60.0
-    keep: Annotated[int, Meta(ge=2, le=1000, description="newest ones kept")] = 3
-    keep_every: Annotated[
-        int,
-        Meta(ge=0, description="of every so many versions the first one stays for ever; 0 = off"),
-    ] = 0

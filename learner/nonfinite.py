@@ -10,8 +10,10 @@ It costs nothing until a step fails. Then it is a bisection: halves are tried, a
 that fail.
 """
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import msgpack
@@ -27,12 +29,16 @@ from headrace.learner.algorithms.batch_uses import Sample
 from headrace.learner.algorithms.diagnosis import Figures, diagnosis
 from headrace.learner.algorithms.losses import scaled_rewards
 from headrace.learner.batches.batch import Batch
+from headrace.learner.models.model import Model
+from headrace.learner.sharding.parts import is_spread, load, own_part
 from headrace.learner.spaces import DEAD
 from headrace.learner.train_parts import TrainParts
 
 log = logging.getLogger(__name__)
 
-LossOf = Callable[[Sample], Tensor]  # what some unrolls add to a batch's loss, without other ranks
+LossOf = Callable[[Sample], Tensor]
+# What some unrolls add to a batch's loss, without other ranks.
+LossAlone = Callable[[TrainParts, Sample], Tensor]
 
 # After this many skipped steps in a row without one more sound unroll found, training is over.
 _MOST_IN_A_ROW = 20
@@ -68,6 +74,7 @@ class NonFiniteSearch:
         self._sound: set[Key] = set()
         self._folder = p.folder / "nonfinite"
         self._trained: list[Tensor] = [one for one in p.model.parameters() if one.requires_grad]
+        self._spread = any(is_spread(one) for one in self._trained)
 
     def reset(self, stats: Mapping[str, Tensor]) -> None:
         """Resets the search: a batch was used, and all was finite. `stats`: of its last loss."""
@@ -76,7 +83,7 @@ class NonFiniteSearch:
         self._sound.clear()
 
     def reject_culprits(
-        self, batch: Batch, fresh: Sample, broken: BrokenStep, loss_of: LossOf, *, used: bool
+        self, batch: Batch, fresh: Sample, broken: BrokenStep, loss: LossAlone, *, used: bool
     ) -> Verdict:
         """Rejects the unrolls with which no step is finite. `used`: an earlier step on this batch
         was finite."""
@@ -84,13 +91,13 @@ class NonFiniteSearch:
         p.metrics.nonfinite.labels("gradient").inc()
         p.progress.nonfinite += 1
         self._keep(broken.sample)
-        if self._everywhere(not bool(finite(self._trained)))[0]:
+        if not self._sound_weights():
             raise self._ruined()
         by_targets = p.algorithm.name == "ppo"
         unrolls = batch.unrolls
         found: list[int] = []
         if by_targets or not used:  # else: an older batch, now forgotten
-            found = search(fresh if by_targets else broken.sample, loss_of, self._trained)
+            found = self._search(fresh if by_targets else broken.sample, loss)
         places = [at for at in found if at < unrolls]  # those beyond came from replay: forgotten
         sound = {key for at, key in enumerate(batch.keys) if at not in places}
         guilty, remembered, news, total = self._everywhere(
@@ -111,6 +118,25 @@ class NonFiniteSearch:
             raise self._diverged(what, self._figures(broken))
         return Verdict(places, guilty > 0)
 
+    def _search(self, sample: Sample, loss: LossAlone) -> list[int]:
+        """Tries unrolls, each rank its own: where the network is spread, on copies of all of it."""
+        p = self._on_the_host() if self._spread else self._p
+        trained = [one for one in p.model.parameters() if one.requires_grad]
+        return search(sample.on(p.device), functools.partial(loss, p), trained)
+
+    def _on_the_host(self) -> TrainParts:
+        """Returns the parts with whole networks in the host's memory, which need no other rank."""
+
+        def copied(model: Model) -> Model:
+            assert self._p.plain is not None
+            copy = self._p.plain()
+            load(copy, model.state_dict())
+            return copy
+
+        model, target = copied(self._p.model), self._p.target
+        target = None if target is None else copied(target)
+        return replace(self._p, model=model, target=target, device=torch.device("cpu"))
+
     def _reject(self, batch: Batch, places: list[int], *, blame: bool) -> None:
         """Rejects these unrolls; where most of a batch is bad, training has gone wrong and no
         sampler is blamed."""
@@ -128,21 +154,30 @@ class NonFiniteSearch:
         self._p.feed.reject(batch, places, Objection("step", words, blame))
 
     def check_weights(self) -> None:
-        """Ends the run before weights that are not finite reach samplers, or a checkpoint. All
-        ranks have the same."""
-        if not bool(finite(self._trained)):
+        """Ends the run before weights that are not finite reach samplers, or a checkpoint."""
+        if not self._sound_weights():
             raise self._ruined()
+
+    def _sound_weights(self) -> bool:
+        """Tells whether the weights are finite; all ranks decide alike."""
+        here = bool(finite([own_part(one) for one in self._trained]))
+        return not self._everywhere(not here)[0] if self._spread else here
 
     def check_optimiser(self, optimiser: torch.optim.Optimizer) -> None:
         """Ends the run before such an optimiser is saved: some weights would never move again."""
-        for name, tensor in optimiser_state.state_of(optimiser)[0].items():
-            if not bool(torch.isfinite(tensor).all()):
-                raise self._diverged(f"the optimiser's state is not finite ({name})")
+        state = optimiser_state.state_of(optimiser)[0]
+        if bad := self._not_finite(state):
+            raise self._diverged(f"the optimiser's state is not finite ({bad})")
 
     def _ruined(self) -> DivergedError:
-        state = self._p.model.state_dict()
-        names = [name for name, one in state.items() if not bool(torch.isfinite(one).all())]
-        return self._diverged(f"the network itself is not finite ({', '.join(names[:1])})")
+        name = self._not_finite(self._p.model.state_dict())
+        return self._diverged(f"the network itself is not finite ({name})")
+
+    def _not_finite(self, tensors: Mapping[str, Tensor]) -> str:
+        """Returns the first of these that is not finite, the same on all ranks; "" = all are."""
+        here = [int(not bool(own_part(one).isfinite().all())) for one in tensors.values()]
+        there = self._everywhere(*here) if self._spread else here
+        return next((name for name, bad in zip(tensors, there, strict=True) if bad), "")
 
     def _diverged(self, what: str, figures: Figures | None = None) -> DivergedError:
         p, last = self._p, {name: float(self._last[name]) for name in _LAST if name in self._last}

@@ -5,10 +5,12 @@ would hang in its first collective), how many steps the global mean is over, and
 wants to stop.
 """
 
+import contextlib
 import inspect
+import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -22,7 +24,15 @@ from torch.distributed.rendezvous import rendezvous
 from headrace.broker.errors import ExpectedError
 from headrace.learner.batches.step_ages import UnrollAge
 from headrace.learner.batches.unroll_ends import EpisodeEnds
+from headrace.learner.config import LearnerConfig
+from headrace.learner.models.model import Model
+from headrace.learner.sharding.shard import shard
 
+log = logging.getLogger(__name__)
+
+# Bytes of a network whose ranks wait for each other longer than it is worth.
+_SMALL = 4 << 20
+_WAITS = "its ranks wait for each other at every layer, which is faster with a copy each"
 # Seconds between two looks at who has come.
 _LOOK_S = 0.02
 
@@ -71,9 +81,21 @@ class Ranks:
             timeout=timeout,
         )
 
-    def average_gradients(self, model: nn.Module, device: torch.device) -> nn.Module:
-        """Returns the network to run forward: its backward pass averages over the ranks."""
+    def network_of(
+        self, model: Model, target: Model | None, config: LearnerConfig, device: torch.device
+    ) -> nn.Module:
+        """Returns the network to run forward: its backward pass averages over the ranks. Spreads it
+        and the target network over them if learner.shard says so."""
         if self.world == 1:
+            if config.shard:
+                log.warning("learner.shard: there is one rank, and it holds all of the network")
+            return model
+        if config.shard:
+            held = sum(one.nbytes for one in model.parameters())
+            if held < _SMALL and self.rank == 0:
+                log.warning("learner.shard: the network has %.1f MB; %s", held / 1e6, _WAITS)
+            for each in filter(None, (model, target)):
+                shard(each, config, device)
             return model
         # Buffers are moved by every rank alike; there is nothing to send. torch 2.13 renames this.
         ddp: Any = nn.parallel.DistributedDataParallel
@@ -154,11 +176,26 @@ class Ranks:
         except RuntimeError as error:
             if self.world == 1 or isinstance(error, torch.OutOfMemoryError):
                 raise
-            first = str(error).splitlines()[0]
-            raise RanksError(
-                f"rank {self.rank}: a collective failed, another rank is gone or stuck ({first});"
-                " start the group again, it continues from its newest checkpoint"
-            ) from error
+            raise self._lost(error) from error
+
+    @contextlib.contextmanager
+    def exchanging(self) -> Iterator[None]:
+        """Encloses work that may wait for other ranks in many places, as a network does that is
+        spread over them: what torch raises when one is gone becomes a RanksError."""
+        try:
+            yield
+        except RuntimeError as error:
+            told = isinstance(error, torch.distributed.DistError) or "gloo" in str(error)
+            if self.world == 1 or not told:
+                raise
+            raise self._lost(error) from error
+
+    def _lost(self, error: RuntimeError) -> RanksError:
+        first = str(error).splitlines()[0]
+        return RanksError(
+            f"rank {self.rank}: a collective failed, another rank is gone or stuck ({first});"
+            " start the group again, it continues from its newest checkpoint"
+        )
 
 
 def fresh_store(store: Store, rank: int, world: int, timeout_s: float) -> Store:

@@ -13,6 +13,7 @@ from headrace.learner.models.normalise import explained
 from headrace.learner.nonfinite import NonFiniteSearch, mark_dead
 from headrace.learner.progress import ProgressLines
 from headrace.learner.ranks import Facts
+from headrace.learner.sharding.sharded_weights import weights_of
 from headrace.learner.step.after_step import update_statistics
 from headrace.learner.step.choice import device_decides
 from headrace.learner.step.device_steps import DeviceSteps
@@ -37,11 +38,11 @@ def train(parts: TrainParts) -> str:
     """
     model, config, goal = parts.model, parts.config, parts.goal
     feed, ranks, progress = parts.feed, parts.ranks, parts.progress
-    flat, version = FlatWeights(model), progress.version
+    network = ranks.network_of(model, parts.target, config, parts.device)
+    flat, version = weights_of(model, rank=ranks.rank), progress.version
     torch.manual_seed(((parts.seed * 1009 + ranks.rank) * 1_000_003 + version) % 2**63)
     update_curriculum(parts)
     publish(parts, version, flat.dump)  # samplers begin while the optimiser is still being made
-    network = ranks.average_gradients(model, parts.device)
     by_device = device_decides(parts)
     lr = schedule.value_at(config.lr, 0)
     optimiser = optimiser_step.make_optimiser(config, model, lr=lr)
@@ -49,9 +50,9 @@ def train(parts: TrainParts) -> str:
         restore(parts, optimiser)
     steps: Steps
     if by_device:
-        steps = DeviceSteps(parts, optimiser, flat)
+        steps = DeviceSteps(parts, optimiser, FlatWeights(model))
     else:
-        steps = HostSteps(parts, network, optimiser, flat)
+        steps = HostSteps(parts, network, optimiser, flat.dump)
     search = NonFiniteSearch(parts)
     batch: Batch | None = None  # here, and not begun
     under_way: Flight | None = None  # the device may still be at its step
@@ -160,7 +161,7 @@ def rescue(parts: TrainParts, search: NonFiniteSearch, flight: Flight) -> bool:
     batch, broken = flight.batch, flight.broken
     assert broken is not None and flight.fresh is not None
     fresh = flight.fresh.copy()  # what is rejected leaves the batch, whose memory this may be
-    alone = functools.partial(loss_alone, parts, whole=flight.whole)
+    alone = functools.partial(loss_alone, flight.whole)
     verdict = search.reject_culprits(batch, fresh, broken, alone, used=flight.taken > 0)
     if not flight.taken:
         if verdict.places:
@@ -183,9 +184,9 @@ def update_curriculum(parts: TrainParts) -> None:
 
 def publish(parts: TrainParts, version: int, weights: Callable[[], memoryview]) -> None:
     """Copies the weights for the receiver thread, which hashes and sends them."""
-    if parts.ranks.rank == 0:
-        with parts.metrics.timed("publish"):
-            body = weights()
+    with parts.metrics.timed("publish"):
+        body = weights() if parts.ranks.rank == 0 or parts.config.shard else memoryview(b"")
+        if parts.ranks.rank == 0:
             parts.feed.publish(version, body)
             if parts.gap is not None:
                 parts.gap.published(version, body)

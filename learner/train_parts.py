@@ -15,8 +15,9 @@ from headrace.learner.algorithms.curriculum import Curriculum, Moment
 from headrace.learner.algorithms.loss_inputs import Coefficients
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.logprob_gap import LogProbGap
-from headrace.learner.checkpoint import Checkpoint
-from headrace.learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig
+from headrace.learner.checkpoints.checkpoint import Checkpoint
+from headrace.learner.checkpoints.config import CheckpointConfig
+from headrace.learner.config import AlgorithmConfig, LearnerConfig
 from headrace.learner.history.line import Pace
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.model import Model
@@ -99,6 +100,8 @@ class TrainParts:
     evaluated: Callable[[], float | None] = lambda: None
     curriculum: Curriculum = field(default_factory=Curriculum)
     pace: Pace = field(default_factory=Pace)  # since the numbers were shown last
+    # Makes another such network in the host's memory; asked for where the network is spread.
+    plain: Callable[[], Model] | None = None
     history_gap: bool = False  # its latest line could not be written, and that was logged
     first_train_s: float | None = None
 

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from headrace.broker import durable
-from headrace.learner import checkpoint
 from headrace.learner.algorithms import optimiser_state
 from headrace.learner.batches.policy_returns import TABLE
+from headrace.learner.checkpoints import checkpoint, tensor_file
 from headrace.learner.models.model import Model
 from headrace.learner.models.population.population import FACTORS, Population
 from headrace.learner.progress import Progress
+from headrace.learner.sharding.parts import load
 from headrace.learner.train_parts import TrainParts
 
 log = logging.getLogger(__name__)
@@ -29,17 +30,29 @@ def save(p: TrainParts, optimiser: torch.optim.Optimizer) -> None:
     """Saves everything that a restart needs. All ranks take part: each knows what it trained."""
     with p.metrics.timed("checkpoint"):
         packed = p.ranks.gather(msgpack.packb(p.feed.windows()))
-        if p.ranks.rank == 0:
-            windows = [window for of_rank in packed for window in msgpack.unpackb(of_rank)]
-            _write(p, optimiser, windows)
-            _write_population(p)
+        groups, meta = _tensors(p, optimiser)
+        if p.ranks.rank:
+            with tensor_file.gathering(groups):  # with the first rank, one after another
+                return
+        windows = [window for of_rank in packed for window in msgpack.unpackb(of_rank)]
+        _write(p, groups, meta, windows)
+        _write_population(p)
 
 
-def _write(p: TrainParts, optimiser: torch.optim.Optimizer, windows: list[Any]) -> None:
+def _tensors(
+    p: TrainParts, optimiser: torch.optim.Optimizer
+) -> tuple[checkpoint.TensorGroups, dict[str, Any]]:
+    """Returns the tensors of a checkpoint, as they are, and the rest of the optimiser's state."""
     tensors, meta = optimiser_state.state_of(optimiser)
     groups = {"model": dict(p.model.state_dict()), "optimiser": tensors, "rng": rng_state()}
     if p.target is not None:
         groups["target"] = dict(p.target.state_dict())
+    return groups, meta
+
+
+def _write(
+    p: TrainParts, groups: checkpoint.TensorGroups, meta: dict[str, Any], windows: list[Any]
+) -> None:
     state = {
         "identity": p.identity,
         "spaces": msgspec.to_builtins(p.spaces, str_keys=True),
@@ -82,7 +95,7 @@ def restore(p: TrainParts, optimiser: torch.optim.Optimizer) -> None:
     tensors, state = p.resume.tensors, p.resume.state
     optimiser_state.restore(optimiser, tensors["optimiser"], state["optimiser"])
     if p.target is not None:
-        p.target.load_state_dict(tensors["target"])
+        load(p.target, tensors["target"])
     if p.ranks.rank == 0:  # the others keep their new seeds: the checkpoint has rank 0's state
         restore_rng(tensors["rng"])
         checkpoint.set_aside(p.folder / "checkpoints", before=p.resume.path)

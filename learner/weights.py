@@ -45,7 +45,7 @@ def layout(model: nn.Module) -> Layout:
     sent = model.state_dict()
     for name, parameter in model.named_parameters():
         if parameter.dtype == torch.float32:
-            sent[name] = parameter.to("meta", wire)
+            sent[name] = torch.empty(parameter.shape, dtype=wire, device="meta")
     entries: list[Entry] = []
     offset = 0
     for name, tensor in sorted(sent.items(), key=_order):
@@ -78,7 +78,7 @@ class FlatWeights:
         (device,) = devices
         # The buffer on the module's device, and the same bytes seen as the module's tensors.
         self.buffer = torch.empty(self.nbytes, dtype=torch.uint8, device=device)
-        self._pairs = [(state[entry.name], _view(self.buffer, entry)) for entry in self.layout]
+        self._pairs = [(state[entry.name], view_of(self.buffer, entry)) for entry in self.layout]
         self._floats = _float_runs(self.buffer, self.layout)
         # The buffer where numpy can reach it: the same one, unless the module is on a GPU.
         self._host = self.buffer
@@ -97,7 +97,7 @@ class FlatWeights:
         if self._host is self.buffer and self.nbytes >= _LARGE:
             body = np.empty(self.nbytes, np.uint8)  # in large pages
             for (tensor, _), entry in zip(self._pairs, self.layout, strict=True):
-                _view(torch.from_numpy(body), entry).copy_(tensor)
+                view_of(torch.from_numpy(body), entry).copy_(tensor)
             return body.data
         self.gather()
         if self._host is not self.buffer:
@@ -135,7 +135,8 @@ def _order(item: tuple[str, Tensor]) -> tuple[int, str, str]:
     return -tensor.element_size(), str(tensor.dtype), name
 
 
-def _view(flat: Tensor, entry: Entry) -> Tensor:
+def view_of(flat: Tensor, entry: Entry) -> Tensor:
+    """Returns the entry's bytes in the buffer as its tensor."""
     piece = flat[entry.offset : entry.offset + entry.nbytes]
     return piece.view(entry.dtype).view(entry.shape)
 

@@ -50,7 +50,11 @@ MAY_IMPORT = {
     "learner/models": "",
     "learner/models/kernels": "",
     "learner/models/population": "learner",
-    "learner/algorithms": "learner/models learner/models/kernels learner/models/population",
+    "learner/sharding": "learner learner/models",
+    "learner/checkpoints": "broker learner/sharding",
+    "learner/algorithms": (
+        "learner/models learner/models/kernels learner/models/population learner/sharding"
+    ),
     "learner/batches": (
         "broker broker/peers broker/protocol broker/transport broker/weights "
         "learner/algorithms learner/models"
@@ -59,7 +63,7 @@ MAY_IMPORT = {
     "learner/history": "learner",
     "learner/step": (
         "learner learner/algorithms learner/batches learner/history learner/models "
-        "learner/models/population"
+        "learner/models/population learner/sharding"
     ),
     "actors": "broker broker/peers broker/protocol learner",
     "actors/envs/agents": "broker learner learner/models",
@@ -85,7 +89,7 @@ MAY_IMPORT = {
     ),
     "launch/config": (
         "actors actors/envs actors/envs/toys broker broker/protocol broker/security learner "
-        "learner/algorithms"
+        "learner/algorithms learner/checkpoints"
     ),
     "launch/process": "actors broker launch/config",
     "launch/web": "broker broker/transport",
@@ -95,9 +99,9 @@ MAY_IMPORT = {
     ),
     "launch/monitor/page": "launch/web",
     "launch/results": (
-        "actors actors/acting actors/envs actors/policies broker broker/journal broker/weights "
-        "launch/config launch/process launch/web learner learner/algorithms learner/batches "
-        "learner/models learner/models/population"
+        "actors actors/acting actors/envs actors/policies broker broker/journal "
+        "broker/weights launch/config launch/process launch/web learner learner/algorithms "
+        "learner/batches learner/checkpoints learner/models learner/models/population"
     ),
     "launch/ratings": (
         "actors actors/acting actors/envs broker launch/config launch/process launch/results"
@@ -111,14 +115,16 @@ MAY_IMPORT = {
     "launch/roles": (
         "actors actors/acting actors/acting/central actors/envs actors/league actors/policies "
         "actors/stepping broker broker/journal broker/ledger broker/peers broker/protocol "
-        "broker/security broker/server broker/server/connections broker/transport broker/weights "
-        "launch/config launch/explain launch/monitor launch/monitor/page launch/process "
-        "launch/results launch/web learner learner/algorithms learner/batches learner/models "
-        "learner/models/encoders learner/models/population learner/step"
+        "broker/security broker/server broker/server/connections broker/transport "
+        "broker/weights launch/config launch/explain launch/monitor launch/monitor/page "
+        "launch/process launch/results launch/web learner learner/algorithms learner/batches "
+        "learner/checkpoints learner/models learner/models/encoders learner/models/population "
+        "learner/step"
     ),
     "launch/roles/evaluation": (
         "actors actors/acting actors/envs actors/policies broker/peers broker/transport "
-        "broker/weights launch/config launch/process launch/results learner learner/models"
+        "broker/weights launch/config launch/process launch/results learner "
+        "learner/checkpoints learner/models"
     ),
     "launch/bench/simulated": (
         "broker broker/journal broker/peers broker/protocol broker/security broker/transport "
@@ -161,7 +167,7 @@ MAY_IMPORT = {
     "launch/on_ray": "broker broker/peers broker/security launch/config launch/node launch/process",
     "launch/bench/learner": (
         "broker/peers broker/protocol broker/server launch/config learner learner/algorithms "
-        "learner/batches learner/models learner/step"
+        "learner/batches learner/checkpoints learner/models learner/step"
     ),
     "launch/bench": (
         "actors actors/acting actors/acting/central actors/envs actors/envs/agents "
@@ -171,7 +177,7 @@ MAY_IMPORT = {
         "learner/models"
     ),
     "launch/bench/gates": "actors launch/config launch/policies launch/results",
-    "launch/bench/lag": "launch/config launch/local launch/one_process learner",
+    "launch/bench/lag": "launch/config launch/local launch/one_process learner learner/checkpoints",
     "launch/commands": (
         "broker broker/security broker/transport launch/bench launch/bench/gates launch/bench/lag "
         "launch/bench/learner launch/comparison launch/config launch/deploy launch/doctor "
@@ -492,8 +498,8 @@ def test_a_circle_would_be_seen() -> None:
         (loose_tasks, "broker/server.py", "asyncio.ensure_future(beat())"),
         (unsafe, "broker/wire.py", "import pickle"),
         (unsafe, "broker/wire.py", "from cloudpickle import loads"),
-        (unsafe, "learner/checkpoint.py", "torch.load(path)"),
-        (unsafe, "learner/checkpoint.py", "from torch import save"),
+        (unsafe, "learner/checkpoints/checkpoint.py", "torch.load(path)"),
+        (unsafe, "learner/checkpoints/checkpoint.py", "from torch import save"),
         (unsafe, "launch/cli.py", "eval(text)"),
         (lengths, "broker/wire.py", "x = 1\n" * (MAX_FILE + 1)),
         (docstrings, "broker/wire.py", 'def f():\n    """What it does."""'),

@@ -16,13 +16,8 @@ from headrace.actors.config import (
 from headrace.broker.config import BrokerConfig, PacingConfig, SecurityConfig
 from headrace.broker.errors import UserError
 from headrace.learner.algorithms.schedule import schedule_fault
-from headrace.learner.config import (
-    AlgorithmConfig,
-    CheckpointConfig,
-    LearnerConfig,
-    ModelConfig,
-    UnrollConfig,
-)
+from headrace.learner.checkpoints.config import CheckpointConfig
+from headrace.learner.config import AlgorithmConfig, LearnerConfig, ModelConfig, UnrollConfig
 
 
 class RunSection(Struct, frozen=True, forbid_unknown_fields=True):

@@ -53,5 +53,5 @@ def _copy(folder: Path, to: Path) -> None:
     part = to.with_suffix(".tmp")
     part.mkdir(parents=True)
     for path in folder.iterdir():
-        durable.put(part / path.name, path.read_bytes())
+        durable.put(part / path.name, [path.read_bytes()])
     durable.commit(part, to)

@@ -23,9 +23,9 @@ from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import differences, run_file, shared_run, starts
 from headrace.launch.config.run_file import ConfigError
 from headrace.launch.results import learning_curve
-from headrace.learner import checkpoint
 from headrace.learner.batches.policy_returns import TABLE
-from headrace.learner.checkpoint import Checkpoint, CheckpointError
+from headrace.learner.checkpoints import checkpoint
+from headrace.learner.checkpoints.checkpoint import Checkpoint, CheckpointError
 from headrace.learner.models.build import build
 from headrace.learner.models.model import Model
 from headrace.learner.models.named_code import OwnCodeError

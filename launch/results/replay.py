@@ -21,12 +21,12 @@ from headrace.launch.config import run_file
 from headrace.launch.process import runtime
 from headrace.launch.results import loaded_run
 from headrace.launch.web import http
-from headrace.learner import checkpoint
 from headrace.learner.algorithms.curriculum import Curriculum
 from headrace.learner.batches.make_batch import make_batch
 from headrace.learner.batches.recording import Opened, RecordedSource, opening, path_of
-from headrace.learner.checkpoint import Checkpoint, TensorGroups
-from headrace.learner.config import CheckpointConfig
+from headrace.learner.checkpoints import checkpoint
+from headrace.learner.checkpoints.checkpoint import Checkpoint, TensorGroups
+from headrace.learner.checkpoints.config import CheckpointConfig
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.build import build
 from headrace.learner.models.population.population import Population

@@ -132,6 +132,7 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
             identity=identity,
             resume=resume,
             stopping=stopping,
+            plain=lambda: build(run.model, spaces, seed=0),
             seed=run.run.seed,
             started=started,
             began=began,
@@ -163,7 +164,7 @@ def _model(parts: LearnerParts) -> tuple[Model, Curriculum]:
         )
     try:
         own_loss.function(run.algorithm)
-        model = build(run.model, parts.spaces, seed=run.run.seed).to(parts.device)
+        model = build(run.model, parts.spaces, seed=run.run.seed).to(parts.made_on)
         return model, Curriculum(run.env.curriculum, run.env.settings, model)
     except ValueError as error:
         raise run_file.ConfigError(str(error)) from error
@@ -173,7 +174,8 @@ def _trained(pieces: TrainParts, run: run_file.Run, feed: UnrollReceiver) -> str
     """Trains; returns why it ended. An error in the user's own code is a ConfigError, and so is a
     batch that a GPU has no memory for."""
     try:
-        return train(pieces)
+        with pieces.ranks.exchanging():
+            return train(pieces)
     except RanksError:
         feed.check(within_s=1.0)  # all ranks were refused, and another one ended first
         raise

@@ -132,14 +132,22 @@ class LearnerParts:
         """Returns appo's target network, a copy of the model; None for other algorithms."""
         if self.run.algorithm.name != "appo":
             return None
-        copied = build(self.run.model, self.spaces, seed=self.run.run.seed).to(self.device)
+        copied = build(self.run.model, self.spaces, seed=self.run.run.seed).to(self.made_on)
         copied.load_state_dict(model.state_dict())
         return copied
 
+    @property
+    def made_on(self) -> torch.device:
+        """Returns where networks are made: what is spread over the ranks goes to its device in
+        parts."""
+        spread = self.run.learner.shard and self.ranks.world > 1
+        return torch.device("cpu") if spread else self.device
+
     def gap_check(self) -> LogProbGap | None:
         """Returns the check of log-probabilities; None where they are of the user's exploration, or
-        of a population: it keeps copies, and those are large."""
-        if self.run.actor.explore or self.run.env.population:
+        the network is a population or spread: the check keeps copies, and those are large."""
+        run = self.run
+        if run.actor.explore or run.env.population or run.learner.shard:
             return None
         return LogProbGap(
             build(self.run.model, self.spaces, seed=0),

@@ -14,8 +14,9 @@ from headrace.launch.config.run_sections import StopSection
 from headrace.launch.results import learning_curve, loaded_run
 from headrace.launch.roles import learner_report
 from headrace.launch.roles.options import LearnerOptions
-from headrace.learner import checkpoint, train_state
+from headrace.learner import train_state
 from headrace.learner.batches.receiver import UnrollReceiver
+from headrace.learner.checkpoints import checkpoint
 from headrace.learner.config import LearnerConfig
 from headrace.learner.models.model import Model
 from headrace.learner.models.population.population import Population

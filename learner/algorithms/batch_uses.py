@@ -52,11 +52,18 @@ class Sample(NamedTuple):
                 yield name, rows
 
     def copy(self) -> "Sample":
+        return self._mapped(torch.clone)
+
+    def on(self, device: torch.device) -> "Sample":
+        """Returns it on a device: itself, if it is there."""
+        return self._mapped(lambda rows: rows.to(device))
+
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> "Sample":
         return Sample(
-            {name: rows.clone() for name, rows in self.obs.items()},
-            None if self.memory is None else self.memory.clone(),
-            None if self.begins is None else self.begins.clone(),
-            _each(self.loss, torch.clone),
+            {name: change(rows) for name, rows in self.obs.items()},
+            None if self.memory is None else change(self.memory),
+            None if self.begins is None else change(self.begins),
+            _each(self.loss, change),
             self.unrolls,
         )
 

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace.learner.sharding.parts import spread_as
+
 
 def restore(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor], meta: Any) -> None:
     """Restores a checkpoint's optimiser state; settings such as lr stay as the run has them."""
@@ -45,10 +47,13 @@ def load_state(
 ) -> None:
     """Does the exact inverse, into an optimiser of the same kind over the same parameters."""
     state: dict[int, dict[str, Any]] = {}
+    parameters = [one for group in opt.param_groups for one in group["params"]]
     for name, value in {**tensors, **meta["scalars"]}.items():
         index, slot = name.split(".", 1)
         # The optimiser would keep this very tensor and write on it.
         own = value.clone() if isinstance(value, Tensor) else value
+        if slot != "step" and isinstance(own, Tensor):
+            own = spread_as(own, parameters[int(index)])
         state.setdefault(int(index), {})[slot] = own
     groups = [
         {

@@ -9,6 +9,7 @@ from headrace.learner.config import LearnerConfig
 from headrace.learner.models.model import Model
 from headrace.learner.models.population.population import Population
 from headrace.learner.models.population.row_adam import RowAdam, clip_rows
+from headrace.learner.sharding.parts import own_part, whole
 
 
 def make_optimiser(config: LearnerConfig, model: nn.Module, *, lr: float) -> torch.optim.Optimizer:
@@ -30,9 +31,9 @@ def clip_gradients(config: LearnerConfig, parameters: Sequence[Tensor]) -> Tenso
     if parameters[0].grad is not None and parameters[0].grad.is_sparse:
         return clip_rows(parameters[0], largest, config.grad_clip_value)
     if not config.grad_clip_value:
-        return nn.utils.clip_grad_norm_(parameters, largest)
+        return whole(nn.utils.clip_grad_norm_(parameters, largest))
     # An infinity would be cut to a number like any other.
-    norm = nn.utils.get_total_norm(p.grad for p in parameters if p.grad is not None)
+    norm = whole(nn.utils.get_total_norm(p.grad for p in parameters if p.grad is not None))
     nn.utils.clip_grad_value_(parameters, config.grad_clip_value)
     nn.utils.clip_grad_norm_(parameters, largest)
     return norm
@@ -47,6 +48,7 @@ def update_target(target: Model, model: Model, rate: float) -> None:
     if target.returns is not None and model.returns is not None:
         # Both heads in the same units, or half of one and half of the other would be nobody's.
         target.returns.move(model.returns.mean, model.returns.std)
-    torch._foreach_lerp_(list(target.parameters()), list(model.parameters()), rate)
+    moving, goal = ([own_part(one) for one in net.parameters()] for net in (target, model))
+    torch._foreach_lerp_(moving, goal, rate)
     for own, new in zip(target.buffers(), model.buffers(), strict=True):
         own.copy_(new)

@@ -11,6 +11,7 @@ from headrace.learner.algorithms.loss_inputs import Loss
 from headrace.learner.algorithms.losses import adapted_kl_coef
 from headrace.learner.models.gaussians import LOG_STD
 from headrace.learner.models.normalise import moments
+from headrace.learner.sharding.parts import own_part
 from headrace.learner.train_parts import TrainParts
 
 
@@ -22,7 +23,7 @@ def after_step(parts: TrainParts, loss: Loss) -> bool:
         square = parts.ranks.mean(part)
         progress.advantage_square = moved(progress.advantage_square, square, progress.learner_steps)
     if model.log_std is not None:
-        model.log_std.data.clamp_(*LOG_STD)  # so that its way back is never long
+        own_part(model.log_std).clamp_(*LOG_STD)  # so that its way back is never long
     if moves_target(parts):
         # Measured where the target is oldest: just after a move the two are equal.
         if algorithm.kl_target and "target_kl" in loss.stats:

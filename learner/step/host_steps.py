@@ -6,6 +6,7 @@ number of ranks and any device will do.
 
 import functools
 import time
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -22,7 +23,6 @@ from headrace.learner.step.flight import Flight
 from headrace.learner.step.one_step import OneStep
 from headrace.learner.step.sample_loss import with_targets_of
 from headrace.learner.train_parts import TrainParts
-from headrace.learner.weights import FlatWeights
 
 
 class HostSteps:
@@ -35,12 +35,12 @@ class HostSteps:
         parts: TrainParts,
         network: nn.Module,
         optimiser: torch.optim.Optimizer,
-        flat: FlatWeights,
+        dump: Callable[[], memoryview],
     ) -> None:
         self._parts = parts
         self.step = OneStep(parts, network, optimiser)
         self._optimiser = optimiser
-        self._flat = flat
+        self._dump = dump  # the weights as they are now
         self._uses = uses_of(parts.algorithm)
         self._upload = BatchUpload(parts.device)
 
@@ -85,4 +85,4 @@ class HostSteps:
 
     def weights(self, flight: Flight) -> memoryview:  # noqa: ARG002 - the latest one's
         """Returns them as they are now."""
-        return self._flat.dump()
+        return self._dump()

@@ -138,7 +138,7 @@ def with_targets_of(parts: TrainParts, sample: Sample, norm: LossNorm) -> Sample
         return with_targets(sample, gae_targets(inputs))
 
 
-def loss_alone(parts: TrainParts, part: Sample, *, whole: LossNorm) -> Tensor:
+def loss_alone(whole: LossNorm, parts: TrainParts, part: Sample) -> Tensor:
     """Returns what some unrolls of a batch add to its loss, without any other rank."""
     norm = LossNorm(steps=whole.steps, world=whole.world)
     return loss_of(parts, parts.model, with_targets_of(parts, part, norm), norm=norm).total

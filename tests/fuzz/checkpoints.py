@@ -7,7 +7,8 @@ from pathlib import Path
 
 import xxhash
 
-from headrace.learner import checkpoint, train_state
+from headrace.learner import train_state
+from headrace.learner.checkpoints import checkpoint
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import build
 from headrace.learner.spaces import Leaf, Spaces, discrete

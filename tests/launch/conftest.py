@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from headrace.launch.config import run_file, shared_run
-from headrace.learner import checkpoint
+from headrace.learner.checkpoints import checkpoint
 from headrace.learner.models.build import build
 from headrace.learner.models.model import Model
 from headrace.learner.spaces import Leaf, Spaces, discrete

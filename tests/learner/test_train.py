@@ -14,10 +14,11 @@ from torch import nn
 
 from headrace.broker.errors import DivergedError
 from headrace.broker.peers.objections import Objection
-from headrace.learner import checkpoint
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.unroll_ends import EpisodeEnds
-from headrace.learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig, ModelConfig
+from headrace.learner.checkpoints import checkpoint
+from headrace.learner.checkpoints.config import CheckpointConfig
+from headrace.learner.config import AlgorithmConfig, LearnerConfig, ModelConfig
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.build import build
 from headrace.learner.models.gaussians import LOG_STD

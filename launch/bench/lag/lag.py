@@ -19,7 +19,7 @@ from headrace.launch.config import run_file
 from headrace.launch.local.child_plans import actor_seed
 from headrace.launch.one_process import without_broker
 from headrace.launch.one_process.lagged_source import LaggedSource, Score
-from headrace.learner.config import CheckpointConfig
+from headrace.learner.checkpoints.config import CheckpointConfig
 from headrace.learner.train import train
 from headrace.learner.train_parts import Goal
 

@@ -81,11 +81,11 @@ def _compiled() -> dict[str, object]:
         parts = parts_of(_CHEETAH, source, torch.device("cpu"), graph=False, folder=Path(folder))
         parts.algorithm = AlgorithmConfig(name="ppo", epochs=4, minibatches=_COLUMNS)
         optimiser = make_optimiser(parts.config, parts.model, lr=3e-4)
-        steps = HostSteps(parts, parts.model, optimiser, FlatWeights(parts.model))
+        steps = HostSteps(parts, parts.model, optimiser, FlatWeights(parts.model).dump)
         batches = itertools.cycle(source.batches)
         parted_us = _step_us(batches, steps)
         parts.config = structs.replace(parts.config, compile=True)
-        steps = HostSteps(parts, parts.model, optimiser, FlatWeights(parts.model))
+        steps = HostSteps(parts, parts.model, optimiser, FlatWeights(parts.model).dump)
         began = time.perf_counter()
         while not steps.step.settled:
             _step_us(batches, steps, seconds=0.5)

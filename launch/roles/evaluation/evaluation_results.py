@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import differences, run_file, shared_run, starts
 from headrace.launch.results import learning_curve, loaded_run
-from headrace.learner import checkpoint
+from headrace.learner.checkpoints import checkpoint
 from headrace.learner.models.build import build
 from headrace.learner.spaces import Spaces
 from headrace.learner.weights import FlatWeights

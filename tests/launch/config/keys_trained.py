@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from headrace.launch.config import run_file
 from headrace.learner import progress as progress_module
+from headrace.learner import ranks as ranks_module
 from headrace.learner.algorithms.curriculum import Curriculum, Moment
 from headrace.learner.algorithms.loss_inputs import Loss, LossInputs
 from headrace.learner.algorithms.losses import impala
@@ -71,6 +72,13 @@ def by_the_device(run: run_file.Run, folder: Path) -> bool:
 def compiles(run: run_file.Run, folder: Path) -> bool:
     """Tells whether the host's steps may be compiled."""
     return may_compile(_train(run, PLAIN, folder))
+
+
+def shards(run: run_file.Run, folder: Path) -> bool:
+    """Tells whether one rank alone says that there is nobody to share its network with."""
+    with mock.patch.object(ranks_module.log, "warning") as said:
+        _train(run, PLAIN, folder)
+    return said.called
 
 
 def checkpoints(run: run_file.Run, folder: Path) -> list[str]:

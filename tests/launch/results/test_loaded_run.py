@@ -16,7 +16,7 @@ from headrace.actors.config import EnvConfig, EvaluateConfig
 from headrace.actors.envs.make import make_env
 from headrace.launch.config import run_file as config
 from headrace.launch.results import loaded_run
-from headrace.learner import checkpoint
+from headrace.learner.checkpoints import checkpoint
 from headrace.learner.spaces import Action, Leaf, Part, Spaces, discrete
 
 BOX = Part(("aim",), "float32", (2,), (), (), (-2.0, 0.0), (2.0, 10.0))

@@ -8,7 +8,7 @@ import pytest
 from headrace.launch.config import run_file, shared_run
 from headrace.launch.roles.learner_resume import checkpoint_of, restore_progress
 from headrace.launch.roles.options import LearnerOptions
-from headrace.learner import checkpoint
+from headrace.learner.checkpoints import checkpoint
 from headrace.learner.models.build import build
 from headrace.learner.models.model import Model
 from headrace.learner.progress import Progress

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from headrace.broker.errors import DivergedError
-from headrace.learner import checkpoint
 from headrace.learner.batches.batch import Batch
-from headrace.learner.config import AlgorithmConfig, CheckpointConfig, LearnerConfig, ModelConfig
+from headrace.learner.checkpoints import checkpoint
+from headrace.learner.checkpoints.config import CheckpointConfig
+from headrace.learner.config import AlgorithmConfig, LearnerConfig, ModelConfig
 from headrace.learner.models.build import build
 from headrace.learner.step import choice, device_steps
 from headrace.learner.step.flight import Flight

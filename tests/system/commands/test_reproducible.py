@@ -7,8 +7,8 @@ import pytest
 
 from headrace.launch.config.run_file import ConfigError
 from headrace.launch.results.replay import first_difference, replay
-from headrace.learner import checkpoint
 from headrace.learner.batches.recording import RecordError
+from headrace.learner.checkpoints import checkpoint
 from tests.system.conftest import Place, Process
 from tests.system.roles.test_torchrun import torchrun
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from headrace.learner import checkpoint
+from headrace.learner.checkpoints import checkpoint
 from tests.system.harness import calls
 
 SAVED, REFUSED, CRASHED = 0, 10, 11

@@ -20,7 +20,7 @@ import torch
 from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import run_file
 from headrace.launch.roles.evaluation.evaluation_results import EvaluationResults
-from headrace.learner import checkpoint
+from headrace.learner.checkpoints import checkpoint
 from headrace.learner.models.build import build
 from headrace.learner.spaces import Leaf, Spaces, discrete
 from headrace.learner.weights import FlatWeights, layout_digest
@@ -36,7 +36,7 @@ KILLER = """
 import os, random, signal, sys, time
 from pathlib import Path
 import torch
-from headrace.learner import checkpoint
+from headrace.learner.checkpoints import checkpoint
 
 torch.set_num_threads(1)
 folder, rng, before = Path(sys.argv[1]), random.Random(0), 0

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from headrace.learner import checkpoint
+from headrace.learner.checkpoints import checkpoint
 from tests.system.commands.test_metrics import by, port_of, scrape, value
 from tests.system.conftest import Place, until
 from tests.system.harness import disks, figures

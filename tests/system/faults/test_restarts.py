@@ -11,7 +11,7 @@ import zmq
 
 from headrace.broker.protocol import messages
 from headrace.launch.config import run_file
-from headrace.learner import checkpoint
+from headrace.learner.checkpoints import checkpoint
 from headrace.learner.models.build import build
 from headrace.learner.spaces import Spaces
 from headrace.learner.weights import FlatWeights

@@ -5,6 +5,7 @@ import re
 import signal
 import time
 
+import pytest
 import yaml  # type: ignore[import-untyped]
 
 from headrace.launch import cli
@@ -61,8 +62,13 @@ def journals(place: Place) -> list[int]:
     ]
 
 
-def test_two_ranks_train_as_one_policy(place: Place) -> None:
-    broker, group = place.broker(), torchrun(place, "--set", "stop.steps=2000")
+HOW = pytest.mark.parametrize("shard", ["false", "true"], ids=["copies", "sharded"])
+
+
+@HOW
+def test_two_ranks_train_as_one_policy(place: Place, shard: str) -> None:
+    sets = ("--set", "stop.steps=2000", "--set", f"learner.shard={shard}")
+    broker, group = place.broker(), torchrun(place, *sets)
     actors = [place.actor(), place.actor()]
     assert group.ends() == 0, group.text()
     for actor in actors:
@@ -79,17 +85,18 @@ def test_two_ranks_train_as_one_policy(place: Place) -> None:
     assert 2000 <= last["trained_steps"] < 2064
     assert place.checkpoints()
     # Whoever keeps it alive starts it again: that ends well, and at once.
-    again = place.two_ranks("--resume")
+    again = place.two_ranks("--resume", *sets)
     assert [rank.ends() for rank in again] == [0, 0], again[0].text()
     assert [rank.text().count("run is complete: ") for rank in again] == [1, 0]
     place.nothing_is_left()
 
 
-def test_killing_a_rank_ends_the_group_and_it_comes_back(place: Place) -> None:
+@HOW
+def test_killing_a_rank_ends_the_group_and_it_comes_back(place: Place, shard: str) -> None:
     """The second one; tests of restarts kill the first."""
     # Once in a hundred times gloo does not see a peer die. Then the time limit of its collectives
     # ends the other rank, and it must do so before torchrun does it without a word, after 30 s.
-    place.toml("run.toml", RUN + "\n[learner]\nrank_timeout_s = 10\n")
+    place.toml("run.toml", RUN + f"\n[learner]\nrank_timeout_s = 10\nshard = {shard}\n")
     broker, group, actor = place.broker(), torchrun(place), place.actor()
     until(place.checkpoints, "a checkpoint")
     place.trains(50)

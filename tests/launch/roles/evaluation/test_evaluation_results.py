@@ -11,7 +11,7 @@ from headrace.actors.envs.make import probe
 from headrace.launch.config import run_file, shared_run
 from headrace.launch.results.loaded_run import find_checkpoint
 from headrace.launch.roles.evaluation.evaluation_results import EvaluationResults
-from headrace.learner import checkpoint
+from headrace.learner.checkpoints import checkpoint
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import build
 from headrace.learner.spaces import Spaces

@@ -15,7 +15,7 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ from torch import Tensor
 
 from headrace.broker import durable
 from headrace.broker.errors import UserError
+from headrace.learner.checkpoints import tensor_file
 
 _log = logging.getLogger(__name__)
 
@@ -83,19 +84,20 @@ def save(
 ) -> Path:
     """Writes `folder/<version>/` and returns it once it would survive a power cut.
 
-    The tensors are copied first. Only then are older checkpoints beyond `keep` removed, save the
-    first of every `keep_every` versions; None removes none. When the disk fails, CheckpointError is
-    raised and the older ones are still there.
+    Only then are older checkpoints beyond `keep` removed, save the first of every `keep_every`
+    versions; None removes none. When the disk fails, CheckpointError is raised and the older ones
+    are still there.
     """
-    blobs = _encode(step_version, tensors, state)
+    packed = _packed(tensors, state)
     final = folder / f"{step_version:012d}"
     temp, aside = folder / f"{final.name}.tmp", folder / f"{final.name}.replaced"
     try:
-        _make(folder)
-        for leftover in folder.iterdir():
-            if _HALF.fullmatch(leftover.name):
-                shutil.rmtree(leftover)
-        _write(temp, blobs)
+        with tensor_file.gathering(tensors) as found:
+            _make(folder)
+            for leftover in folder.iterdir():
+                if _HALF.fullmatch(leftover.name):
+                    shutil.rmtree(leftover)
+            _write(temp, step_version, tensors, found, packed)
         if final.exists():
             if aside.exists():
                 remove(aside)
@@ -193,23 +195,16 @@ class _DamageError(Exception):
     """Says why a file is not what was written."""
 
 
-def _encode(version: int, tensors: TensorGroups, state: dict[str, Any]) -> dict[str, bytes]:
-    blobs: dict[str, bytes] = {}
-    for stem, group in tensors.items():
+def _packed(tensors: TensorGroups, state: dict[str, Any]) -> bytes:
+    """Returns the state as its file; ValueError for what cannot be saved."""
+    for stem in tensors:
         if not _STEM.fullmatch(stem):
             raise ValueError(f'"{stem}" cannot name a file of tensors: use a-z, 0-9 and _')
-        # A clone each: safetensors refuses tensors that share memory or have gaps.
-        whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in group.items()}
-        blobs[stem + _TENSORS] = safetensors.torch.save(whole)
     # strict_types: a tuple would silently come back as a list.
-    blobs[_STATE] = msgpack.packb(state, strict_types=True)
+    packed: bytes = msgpack.packb(state, strict_types=True)
     # State that can be packed but not unpacked must fail now, not at the restart.
-    _unpack(blobs[_STATE])
-    files = {
-        name: {"size": len(blob), "xxh3_128": xxhash.xxh3_128_hexdigest(blob)}
-        for name, blob in blobs.items()
-    }
-    return {**blobs, MANIFEST: _manifest(version, files)}
+    _unpack(packed)
+    return packed
 
 
 def _unpack(blob: bytes) -> dict[str, Any]:
@@ -263,10 +258,31 @@ def _make(folder: Path) -> None:
         durable.sync(folder.parent)
 
 
-def _write(folder: Path, blobs: dict[str, bytes]) -> None:
+def _write(
+    folder: Path, version: int, tensors: TensorGroups, found: Iterator[Tensor], state: bytes
+) -> None:
     folder.mkdir()
-    for name, blob in blobs.items():
-        durable.put(folder / name, blob)
+    files = {
+        stem + _TENSORS: _put(folder / (stem + _TENSORS), tensor_file.pieces(group, found))
+        for stem, group in tensors.items()
+    }
+    files[_STATE] = _put(folder / _STATE, iter([state]))
+    durable.put(folder / MANIFEST, [_manifest(version, files)])
+
+
+def _put(path: Path, pieces: Iterator[bytes | memoryview]) -> dict[str, Any]:
+    """Writes a file; returns what the manifest says of it."""
+    size, digest = 0, xxhash.xxh3_128()
+
+    def counted() -> Iterator[bytes | memoryview]:
+        nonlocal size
+        for piece in pieces:
+            size += len(piece)
+            digest.update(piece)
+            yield piece
+
+    durable.put(path, counted())
+    return {"size": size, "xxh3_128": digest.hexdigest()}
 
 
 def _finished(folder: Path) -> list[Path]:

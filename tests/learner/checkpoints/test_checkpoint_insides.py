@@ -10,8 +10,9 @@ import pytest
 import torch
 import xxhash
 
-from headrace.learner import checkpoint, train_state
-from headrace.learner.checkpoint import Checkpoint, CheckpointError
+from headrace.learner import train_state
+from headrace.learner.checkpoints import checkpoint
+from headrace.learner.checkpoints.checkpoint import Checkpoint, CheckpointError
 from headrace.learner.config import AlgorithmConfig, ModelConfig
 from headrace.learner.models.build import build
 from headrace.learner.models.model import Model

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from headrace.learner import checkpoint, train_state
+from headrace.learner import train_state
 from headrace.learner.algorithms import optimiser_state
-from headrace.learner.checkpoint import CheckpointError
+from headrace.learner.checkpoints import checkpoint
+from headrace.learner.checkpoints.checkpoint import CheckpointError
 
 TENSORS: checkpoint.TensorGroups = {
     "model": {"a.weight": torch.arange(12.0).reshape(3, 4), "b16": torch.ones(3).bfloat16()},

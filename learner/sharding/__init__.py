@@ -1,0 +1,1 @@
+"""A network that is spread over the learner's ranks."""

@@ -1,0 +1,35 @@
+"""The weights of a network that may be spread over the ranks, as one buffer."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from headrace.learner.sharding.parts import is_spread, whole
+from headrace.learner.weights import FlatWeights, layout, view_of
+
+
+class ShardedWeights:
+    """Dumps a network one tensor after another, into the memory of the host of the first rank."""
+
+    def __init__(self, model: nn.Module, *, first: bool) -> None:
+        self._layout = layout(model)
+        self._tensors = model.state_dict()
+        self._first = first  # this rank keeps what all of them gather
+
+    @torch.no_grad()
+    def dump(self) -> memoryview:
+        """Returns a copy of what the network holds now, on the first rank; all of them call it."""
+        nbytes = sum(entry.nbytes for entry in self._layout)
+        body = np.empty(nbytes if self._first else 0, np.uint8)
+        for entry in self._layout:
+            gathered = whole(self._tensors[entry.name])
+            if self._first:
+                view_of(torch.from_numpy(body), entry).copy_(gathered)
+        return body.data
+
+
+def weights_of(model: nn.Module, *, rank: int) -> FlatWeights | ShardedWeights:
+    """Returns what dumps this network again and again."""
+    if any(is_spread(one) for one in model.parameters()):
+        return ShardedWeights(model, first=rank == 0)
+    return FlatWeights(model)
