@@ -24,7 +24,7 @@ from torch.distributed.rendezvous import rendezvous
 from headrace.broker.errors import ExpectedError
 from headrace.learner.batches.step_ages import UnrollAge
 from headrace.learner.batches.unroll_ends import EpisodeEnds
-from headrace.learner.config import LearnerConfig
+from headrace.learner.learner_config import LearnerConfig
 from headrace.learner.models.model import Model
 from headrace.learner.sharding.shard import shard
 

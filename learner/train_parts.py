@@ -17,8 +17,9 @@ from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.logprob_gap import LogProbGap
 from headrace.learner.checkpoints.checkpoint import Checkpoint
 from headrace.learner.checkpoints.config import CheckpointConfig
-from headrace.learner.config import AlgorithmConfig, LearnerConfig
+from headrace.learner.config import AlgorithmConfig
 from headrace.learner.history.line import Pace
+from headrace.learner.learner_config import LearnerConfig
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.model import Model
 from headrace.learner.progress import Progress

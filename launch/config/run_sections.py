@@ -17,7 +17,8 @@ from headrace.broker.config import BrokerConfig, PacingConfig, SecurityConfig
 from headrace.broker.errors import UserError
 from headrace.learner.algorithms.schedule import schedule_fault
 from headrace.learner.checkpoints.config import CheckpointConfig
-from headrace.learner.config import AlgorithmConfig, LearnerConfig, ModelConfig, UnrollConfig
+from headrace.learner.config import AlgorithmConfig, ModelConfig, UnrollConfig
+from headrace.learner.learner_config import LearnerConfig
 
 
 class RunSection(Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,7 +6,7 @@ import functools
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -15,7 +15,7 @@ from msgspec import structs
 from headrace.actors.envs.make import probe
 from headrace.broker.errors import DivergedError
 from headrace.launch.config import run_file, shared_run, starts, unused_keys
-from headrace.launch.process import descriptors, folder_lock, logs, runtime
+from headrace.launch.process import descriptors, folder_lock, gpu_share, logs, runtime
 from headrace.launch.roles import learner_parts, learner_report, learner_resume
 from headrace.launch.roles.learner_parts import LearnerParts
 from headrace.launch.roles.options import LearnerOptions, learner_arguments, learner_options
@@ -41,6 +41,9 @@ log = logging.getLogger(__name__)
 @logs.one_line_errors()
 def learn(run: run_file.Run, options: LearnerOptions) -> int:
     """Trains until the goal, a limit, or SIGTERM. Returns the exit status."""
+    if run.learner.gpu_share:  # before CUDA starts; of MPS, where that runs
+        percent = max(1, round(100 * run.learner.gpu_share))
+        os.environ.setdefault("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", str(percent))
     device = _device(run.learner.device)
     log.info(
         "learner is starting: run %s, %s on %s, device %s, broker %s, folder %s",
@@ -64,6 +67,7 @@ def learn(run: run_file.Run, options: LearnerOptions) -> int:
     name = learner_parts.name_of(ranks)
     with (
         contextlib.closing(ranks),
+        _share_of(device, run.learner.gpu_share),
         folder_lock.lock_folder(options.out, name),
         Role("learner", name=name, run=run.run.name) as role,
     ):
@@ -193,10 +197,12 @@ def too_large(run: run_file.Run, error: torch.OutOfMemoryError) -> str:
     """Says what a GPU has no memory for, how much is missing, and what to change."""
     _, found, rest = str(error).partition("Tried to allocate ")
     missing = f": it asked for {'. '.join(rest.split('. ')[:2])}" if found else ""
-    unroll, unrolls = run.unroll, run.pacing.batch_unrolls
+    unroll, unrolls, share = run.unroll, run.pacing.batch_unrolls, run.learner.gpu_share
+    limit = f" in its share of it (learner.gpu_share = {share:g})" if share else ""
     steps = unrolls * unroll.envs * unroll.length
     return (
-        f"the GPU has too little memory for this network and a batch of {steps} steps{missing};"
+        f"the GPU has too little memory{limit} for this network and a batch of {steps}"
+        f" steps{missing};"
         f" lower pacing.batch_unrolls ({unrolls}) or unroll.envs ({unroll.envs}), or free the"
         " memory that others hold"
     )
@@ -235,6 +241,20 @@ def _device(name: str) -> torch.device:
     if name not in ("cpu", "cuda"):
         raise run_file.ConfigError(f'learner.device = "{name}": it is auto, cpu or cuda')
     return torch.device(name)
+
+
+@contextlib.contextmanager
+def _share_of(device: torch.device, share: float) -> Iterator[None]:
+    """Takes learner.gpu_share of the device, if it is a GPU."""
+    if share and device.type == "cuda":
+        gpu = str(torch.cuda.get_device_properties(device).uuid)
+        with gpu_share.taken(share, gpu):
+            torch.cuda.set_per_process_memory_fraction(share, device)
+            yield
+        return
+    if share:
+        log.warning("learner.gpu_share does nothing: the learner is on a CPU")
+    yield
 
 
 @logs.one_line_errors()

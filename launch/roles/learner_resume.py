@@ -17,7 +17,7 @@ from headrace.launch.roles.options import LearnerOptions
 from headrace.learner import train_state
 from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.checkpoints import checkpoint
-from headrace.learner.config import LearnerConfig
+from headrace.learner.learner_config import LearnerConfig
 from headrace.learner.models.model import Model
 from headrace.learner.models.population.population import Population
 from headrace.learner.progress import Progress

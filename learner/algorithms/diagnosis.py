@@ -3,7 +3,8 @@
 import math
 from typing import NamedTuple
 
-from headrace.learner.config import AlgorithmConfig, LearnerConfig
+from headrace.learner.config import AlgorithmConfig
+from headrace.learner.learner_config import LearnerConfig
 
 # Rewards and values in the loss learn fastest near 1; beyond this they are to blame.
 _LARGE = 1e4

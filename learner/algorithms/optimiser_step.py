@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from headrace.learner.config import LearnerConfig
+from headrace.learner.learner_config import LearnerConfig
 from headrace.learner.models.model import Model
 from headrace.learner.models.population.population import Population
 from headrace.learner.models.population.row_adam import RowAdam, clip_rows

@@ -1,4 +1,4 @@
-"""The settings of checkpoints."""
+"""The run's [checkpoint] section."""
 
 from typing import Annotated
 

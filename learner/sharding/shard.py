@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from headrace.learner.config import LearnerConfig
+from headrace.learner.learner_config import LearnerConfig
 from headrace.learner.models.model import Model
 from headrace.learner.models.precision import choose_dtype
 

@@ -18,7 +18,8 @@ from torch.func import functional_call
 from headrace.learner.algorithms import optimiser_step, own_loss
 from headrace.learner.algorithms.batch_uses import Sample
 from headrace.learner.algorithms.loss_inputs import Coefficients, Loss, LossBatch, LossNorm, Targets
-from headrace.learner.config import AlgorithmConfig, LearnerConfig
+from headrace.learner.config import AlgorithmConfig
+from headrace.learner.learner_config import LearnerConfig
 from headrace.learner.models.model import Model
 from headrace.learner.spaces import DEAD
 from headrace.learner.step.sample_loss import inputs_of

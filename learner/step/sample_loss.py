@@ -11,7 +11,8 @@ from headrace.learner.algorithms import own_loss
 from headrace.learner.algorithms.batch_uses import Sample, with_targets
 from headrace.learner.algorithms.gae import gae_targets
 from headrace.learner.algorithms.loss_inputs import Coefficients, Loss, LossInputs, LossNorm
-from headrace.learner.config import AlgorithmConfig, LearnerConfig
+from headrace.learner.config import AlgorithmConfig
+from headrace.learner.learner_config import LearnerConfig
 from headrace.learner.models.model import Model, Output
 from headrace.learner.models.population.population import FACTORS, Population
 from headrace.learner.models.precision import autocast

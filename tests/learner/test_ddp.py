@@ -29,8 +29,9 @@ from headrace.learner import train as train_loop
 from headrace.learner.batches.batch import Batch
 from headrace.learner.checkpoints import checkpoint
 from headrace.learner.checkpoints.config import CheckpointConfig
-from headrace.learner.config import AlgorithmConfig, LearnerConfig, ModelConfig
+from headrace.learner.config import AlgorithmConfig, ModelConfig
 from headrace.learner.history import columns
+from headrace.learner.learner_config import LearnerConfig
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.build import build
 from headrace.learner.progress import Progress

@@ -18,7 +18,8 @@ from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.unroll_ends import EpisodeEnds
 from headrace.learner.checkpoints import checkpoint
 from headrace.learner.checkpoints.config import CheckpointConfig
-from headrace.learner.config import AlgorithmConfig, LearnerConfig, ModelConfig
+from headrace.learner.config import AlgorithmConfig, ModelConfig
+from headrace.learner.learner_config import LearnerConfig
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.build import build
 from headrace.learner.models.gaussians import LOG_STD

@@ -15,7 +15,8 @@ from headrace.broker.protocol.messages import Deliver
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.make_batch import make_batch
 from headrace.learner.checkpoints.config import CheckpointConfig
-from headrace.learner.config import AlgorithmConfig, LearnerConfig, ModelConfig, UnrollConfig
+from headrace.learner.config import AlgorithmConfig, ModelConfig, UnrollConfig
+from headrace.learner.learner_config import LearnerConfig
 from headrace.learner.metrics import LearnerMetrics
 from headrace.learner.models.build import build
 from headrace.learner.progress import Progress

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import os
 import shutil
 import tempfile
 import time
@@ -231,7 +232,9 @@ def learning(run: run_file.Run, folder: Path) -> Any:
         patches.enter_context(mock.patch.object(runtime, "keep_memory"))
         patches.enter_context(mock.patch.object(sd_notify.Watchdog, "start"))
         patches.enter_context(mock.patch.object(logs, "log_end", refused))
+        patches.enter_context(mock.patch.dict(os.environ))
         learner.learn(run, options.LearnerOptions("ipc:///x", folder, resume=False))
+        found["processors"] = os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
     return {**found, "threads": threads.call_args}
 
 

@@ -141,6 +141,7 @@ CASES = {
     "learner.warm_start": Case(built.learning, "nowhere"),
     "learner.graph": Case(trained.by_the_device, "true", ("algorithm.replay_share=0",)),
     "learner.compile": Case(trained.compiles, "true", ("learner.compile=false",)),
+    "learner.gpu_share": Case(built.learning, "0.5"),
     "learner.shard": Case(trained.shards, "true"),
     "learner.threads": Case(built.learning, "2"),
     "learner.prefetch": Case(built.learning, "3"),

@@ -13,7 +13,7 @@ from headrace.launch.results import learning_curve
 from headrace.launch.roles.learner_resume import checkpoint_of, first_weights
 from headrace.launch.roles.options import LearnerOptions
 from headrace.learner.checkpoints import checkpoint
-from headrace.learner.config import LearnerConfig
+from headrace.learner.learner_config import LearnerConfig
 from headrace.learner.models.build import build
 from tests.launch.roles.test_resume import IDENTITY, RUN, save
 from tests.learner.test_train import SPACES

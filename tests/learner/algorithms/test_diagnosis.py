@@ -9,7 +9,8 @@ import torch
 
 from headrace.broker.errors import DivergedError
 from headrace.learner.algorithms.diagnosis import Figures, diagnose
-from headrace.learner.config import AlgorithmConfig, LearnerConfig
+from headrace.learner.config import AlgorithmConfig
+from headrace.learner.learner_config import LearnerConfig
 from headrace.learner.models.model import Model
 from tests.learner.test_train import learn
 

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from headrace.learner.algorithms import optimiser_state, optimiser_step
-from headrace.learner.config import LearnerConfig, ModelConfig
+from headrace.learner.config import ModelConfig
+from headrace.learner.learner_config import LearnerConfig
 from headrace.learner.models.build import build
 from headrace.learner.models.model import Model
 from headrace.learner.models.normalise import Moments

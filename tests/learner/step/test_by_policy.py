@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from headrace.learner.algorithms.batch_uses import Sample
 from headrace.learner.algorithms.loss_inputs import Coefficients, LossBatch, LossNorm
 from headrace.learner.algorithms.optimiser_step import make_optimiser
-from headrace.learner.config import AlgorithmConfig, LearnerConfig, ModelConfig
+from headrace.learner.config import AlgorithmConfig, ModelConfig
+from headrace.learner.learner_config import LearnerConfig
 from headrace.learner.models.build import build
 from headrace.learner.models.model import Model
 from headrace.learner.models.population.population import FACTORS, Population

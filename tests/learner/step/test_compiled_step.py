@@ -22,7 +22,8 @@ from headrace.learner.algorithms.batch_uses import Sample, uses_of
 from headrace.learner.algorithms.loss_inputs import Loss, LossInputs, LossNorm
 from headrace.learner.algorithms.losses import LOSSES
 from headrace.learner.batches.upload import sample_of
-from headrace.learner.config import AlgorithmConfig, LearnerConfig, ModelConfig
+from headrace.learner.config import AlgorithmConfig, ModelConfig
+from headrace.learner.learner_config import LearnerConfig
 from headrace.learner.spaces import Action, Leaf, Part, Spaces
 from headrace.learner.step import compile_ahead, one_step
 from headrace.learner.step.choice import may_compile

@@ -11,7 +11,8 @@ from headrace.broker.errors import DivergedError
 from headrace.learner.batches.batch import Batch
 from headrace.learner.checkpoints import checkpoint
 from headrace.learner.checkpoints.config import CheckpointConfig
-from headrace.learner.config import AlgorithmConfig, LearnerConfig, ModelConfig
+from headrace.learner.config import AlgorithmConfig, ModelConfig
+from headrace.learner.learner_config import LearnerConfig
 from headrace.learner.models.build import build
 from headrace.learner.step import choice, device_steps
 from headrace.learner.step.flight import Flight

@@ -8,7 +8,8 @@ import torch
 
 from headrace.learner.algorithms.batch_uses import Sample
 from headrace.learner.algorithms.loss_inputs import LossBatch, LossNorm
-from headrace.learner.config import AlgorithmConfig, LearnerConfig, ModelConfig
+from headrace.learner.config import AlgorithmConfig, ModelConfig
+from headrace.learner.learner_config import LearnerConfig
 from headrace.learner.models.build import build
 from headrace.learner.spaces import Leaf, Spaces, discrete
 from headrace.learner.step import sample_loss

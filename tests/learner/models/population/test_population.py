@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from headrace.learner.algorithms.optimiser_step import clip_gradients, make_optimiser
-from headrace.learner.config import LearnerConfig, ModelConfig
+from headrace.learner.config import ModelConfig
+from headrace.learner.learner_config import LearnerConfig
 from headrace.learner.models.build import build
 from headrace.learner.models.model import Model, Output
 from headrace.learner.models.population.places import places_of
