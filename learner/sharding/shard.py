@@ -9,6 +9,7 @@ A layer is gathered before it runs, forward and backward, and let go after it; i
 averaged into the parts. So beside its part a rank holds one layer, and what goes between layers.
 """
 
+import warnings
 from collections.abc import Iterator
 
 import torch
@@ -24,6 +25,8 @@ def shard(model: Model, config: LearnerConfig, device: torch.device) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+    # Nothing writes into what a network returns.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
     dtype = choose_dtype(config.precision, model, device.type)
     # What multiplies in 16 bits is gathered in 16 bits; its gradients are averaged in 32.
