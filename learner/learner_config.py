@@ -49,8 +49,8 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         bool | Literal["auto"],
         Meta(
             description="the device itself skips a step that is not finite, so that nothing waits"
-            " for the host, and a GPU runs all of a step as one graph; for adam, one rank and"
-            " batches that are used once; auto: on a GPU"
+            " for the host, and a GPU runs all of a step as one graph; for adam and batches that"
+            " are used once; auto: on a GPU"
         ),
     ] = "auto"
     compile: Annotated[

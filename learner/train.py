@@ -38,12 +38,12 @@ def train(parts: TrainParts) -> str:
     """
     model, config, goal = parts.model, parts.config, parts.goal
     feed, ranks, progress = parts.feed, parts.ranks, parts.progress
-    network = ranks.network_of(model, parts.target, config, parts.device)
+    by_device = device_decides(parts)
+    network = model if by_device else ranks.network_of(model, parts.target, config, parts.device)
     flat, version = weights_of(model, rank=ranks.rank), progress.version
     torch.manual_seed(((parts.seed * 1009 + ranks.rank) * 1_000_003 + version) % 2**63)
     update_curriculum(parts)
     publish(parts, version, flat.dump)  # samplers begin while the optimiser is still being made
-    by_device = device_decides(parts)
     lr = schedule.value_at(config.lr, 0)
     optimiser = optimiser_step.make_optimiser(config, model, lr=lr)
     if parts.resume is not None:
@@ -54,7 +54,7 @@ def train(parts: TrainParts) -> str:
     else:
         steps = HostSteps(parts, network, optimiser, flat.dump)
     search = NonFiniteSearch(parts)
-    batch: Batch | None = None  # here, and not begun
+    here: list[Batch] = []  # not begun; a second one if a step before it is to be made again
     under_way: Flight | None = None  # the device may still be at its step
     saving = False  # a checkpoint is due
     saved_at = shown_at = began = time.monotonic()
@@ -66,8 +66,9 @@ def train(parts: TrainParts) -> str:
     while True:
         # 1. Wait for a batch, and until all ranks have one.
         with parts.metrics.timed("wait"):
-            if batch is None:
-                batch = feed.next(timeout_s=0.0 if under_way else 0.5)
+            if not here and (found := feed.next(timeout_s=0.0 if under_way else 0.5)) is not None:
+                here.append(found)
+            batch = here[0] if here else None
             now = time.monotonic()
             saves, shows = now - saved_at > parts.saving.every_s, now - shown_at > _SHOW_EVERY_S
             facts = ranks.exchange(_facts(parts, batch, save=saves, show=shows))
@@ -83,7 +84,7 @@ def train(parts: TrainParts) -> str:
         #    that is under way comes to its end.
         flight: Flight | None = None
         if facts.ready and batch is not None and not (saving and under_way):
-            flight, batch = steps.begin(batch, facts), None
+            flight = steps.begin(here.pop(0), facts)
         if steps.late:
             flight, under_way = under_way, flight
         if flight is None:
@@ -92,7 +93,7 @@ def train(parts: TrainParts) -> str:
         # 3. Publish the weights, settle the batch, move the counters.
         used = flight.used
         if not settle(parts, steps, search, flight):
-            batch = flight.batch if flight.again else batch
+            here[:0] = [flight.batch] if flight.again else []
             continue
         if facts.show:  # all ranks do: what is shown is of all of them
             shown_at = now

@@ -9,6 +9,7 @@ pool, and the broker is told how many unrolls fit, so there is nothing to overfl
 """
 
 import asyncio
+import concurrent.futures
 import logging
 import queue
 import threading
@@ -280,6 +281,10 @@ class UnrollReceiver:
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=10.0)
         except (RuntimeError, TimeoutError):
             coroutine.close()
+            self._raise()
+            raise
+        except concurrent.futures.CancelledError:  # the loop has ended in the middle of it
+            self._thread.join(timeout=5.0)
             self._raise()
             raise
 

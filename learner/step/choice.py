@@ -24,8 +24,11 @@ def device_decides(parts: TrainParts) -> bool:
 
 def _against(parts: TrainParts) -> str:
     """Says what stands against it; "" = nothing."""
-    if parts.ranks.world > 1:
-        return "there are several ranks"
+    if parts.ranks.world > 1 and parts.config.shard:
+        return "the ranks gather each layer (learner.shard)"
+    how = parts.algorithm.normalise_advantages
+    if parts.ranks.world > 1 and (how is True or (how and parts.model.distribution.density)):
+        return "the ranks share the mean of their advantages (algorithm.normalise_advantages)"
     if isinstance(parts.model, Population):
         return _MANY
     if parts.config.optimiser != "adam":

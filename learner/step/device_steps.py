@@ -2,8 +2,9 @@
 
 A step that is not finite is skipped by the device itself. What the host must know (was it finite,
 the loss's figures, the weights to publish) goes to memory of the host behind it, while the next
-step is at work, so neither waits for the other. On a GPU all of it is one captured graph. On a CPU
-the same code runs piece by piece and gives the same numbers.
+step is at work, so neither waits for the other. On a GPU all of it is one captured graph; with
+several ranks two, and between them their gradients are averaged. On a CPU the same code runs piece
+by piece and gives the same numbers.
 """
 
 import time
@@ -57,16 +58,28 @@ class DeviceSteps:
         self._begun = 0
         self._batch: dict[str, Tensor] = {}  # where the graph finds the batch
         self._unrolls = 0  # in it
+        self._loss: tuple[Sample, Loss]  # of the latest step
+        # Its gradients and the square of its advantages, for all ranks to add up.
+        self._shared: Tensor
         self._took: _Took  # what the latest step leaves for the statistics
         self._figures: Tensor  # of the latest step, by these names
         self._names: list[str] = []
         # The running mean square of the advantages; None = not kept, or of no step yet.
         self._square = _tensor_of(parts.progress.advantage_square, parts.device)
-        kept = keeps_square(parts.algorithm)
-        self._step = Graph(
-            self._run_step, capture=cuda, ready=lambda: not kept or self._square is not None
+        kept, alone = keeps_square(parts.algorithm), parts.ranks.world == 1
+
+        def ready() -> bool:
+            return not kept or self._square is not None
+
+        self._backward = Graph(self._run_backward, capture=cuda and not alone, ready=ready)
+        self._update = Graph(
+            self._run_update, capture=cuda and not alone, ready=lambda: self._backward.captured
         )
-        self._after = Graph(self._run_after, capture=cuda, ready=lambda: self._step.captured)
+        self._step = Graph(self._run_step, capture=cuda and alone, ready=ready)
+        # The statistics of several ranks are added up in the middle of it.
+        self._after = Graph(
+            self._run_after, capture=cuda and alone, ready=lambda: self._step.captured
+        )
 
     def begin(self, batch: Batch, facts: Facts) -> Flight:
         """Launches the step of a batch."""
@@ -75,7 +88,7 @@ class DeviceSteps:
         landing = self._landings[self._begun % len(self._landings)]
         self._begun += 1
         progress.learner_steps += 1
-        progress.used(batch.unrolls)
+        progress.used(batch.unrolls * parts.ranks.world)  # the others have taken as many
         with timed("upload"):
             tensors = self._upload(batch)
             self._place(tensors, batch.unrolls)
@@ -90,7 +103,7 @@ class DeviceSteps:
             self._after()
             landing.take(self._figures, self._flat.buffer)
         return Flight(
-            batch=batch, facts=facts, tensors=tensors, whole=LossNorm(steps=steps), used=used,
+            batch=batch, facts=facts, tensors=tensors, whole=self._norm(steps), used=used,
             began=began, taken=1, landing=landing, moved=moves,
         )  # fmt: skip
 
@@ -105,7 +118,7 @@ class DeviceSteps:
         fit = {name.removeprefix(_FIT): found.pop(name) for name in [*found] if _FIT in name}
         if not well:
             progress.learner_steps -= 1
-            progress.used(-flight.batch.unrolls)
+            progress.used(-flight.batch.unrolls * parts.ranks.world)
             flight.fresh = sample_of(
                 flight.tensors, parts.spaces, previous=parts.previous, unrolls=flight.batch.unrolls
             )
@@ -115,7 +128,7 @@ class DeviceSteps:
         if SQUARE in found:
             progress.advantage_square = float(square)
         if flight.moved and parts.algorithm.kl_target and "target_kl" in found:
-            adapt_kl(parts, float(found["target_kl"]))
+            adapt_kl(parts, parts.ranks.mean(found["target_kl"]))
 
     def weights(self, flight: Flight) -> memoryview:
         """Returns the weights as they were after this step."""
@@ -138,7 +151,21 @@ class DeviceSteps:
         numbers = (lr, coefs.clip, coefs.entropy_coef, coefs.kl_coef, steps, share)
         return [float(number) for number in numbers]
 
+    def _norm(self, steps: int | Tensor) -> LossNorm:
+        ranks = self._parts.ranks
+        return LossNorm(steps=steps, world=ranks.world, reduce=ranks.total)
+
     def _run_step(self) -> None:
+        """Steps, and has the ranks average their gradients if there are several."""
+        if self._parts.ranks.world == 1:
+            self._run_backward()
+            self._run_update()
+            return
+        self._backward()
+        self._parts.ranks.total(self._shared)
+        self._update()
+
+    def _run_backward(self) -> None:
         parts, (_, clip, entropy_coef, kl_coef, steps, _) = self._parts, self._set.unbind()
         returns = parts.model.returns
         coefs = Coefficients(
@@ -151,17 +178,35 @@ class DeviceSteps:
         sample = sample_of(
             self._batch, parts.spaces, previous=parts.previous, unrolls=self._unrolls
         )
-        loss = loss_of(parts, parts.model, sample, norm=LossNorm(steps=steps), coefs=coefs)
+        loss = loss_of(parts, parts.model, sample, norm=self._norm(steps), coefs=coefs)
         self._optimiser.zero_grad(set_to_none=True)
         loss.total.backward()  # type: ignore[no-untyped-call]
+        # Without the total: it would keep the whole graph of the backward pass.
+        self._loss = sample, loss._replace(total=steps)
+        if parts.ranks.world > 1:
+            square = loss.stats.get(SQUARE, steps).float().reshape(1)
+            self._shared = torch.cat([*(grad.flatten() for grad in self._gradients()), square])
+
+    def _gradients(self) -> list[Tensor]:
+        return [one.grad for one in self._parameters if one.grad is not None]
+
+    def _run_update(self) -> None:
+        parts, (sample, loss) = self._parts, self._loss
+        if parts.ranks.world > 1:
+            grads = self._gradients()
+            mean, sizes = self._shared.div(parts.ranks.world), [grad.numel() for grad in grads]
+            *averaged, square = torch.split(mean, [*sizes, 1])
+            new = [part.view_as(grad) for part, grad in zip(averaged, grads, strict=True)]
+            torch._foreach_copy_(grads, new)
+            if SQUARE in loss.stats:
+                loss = loss._replace(stats={**loss.stats, SQUARE: square[0]})
         norm = optimiser_step.clip_gradients(parts.config, self._parameters)
         well = torch.isfinite(norm)
         self._optimiser.found_inf = (~well).float()  # the fused step heeds it, as of a GradScaler
         self._optimiser.step()
         if parts.model.log_std is not None:
             parts.model.log_std.data.clamp_(*LOG_STD)
-        # Without the total: it would keep the whole graph of the backward pass.
-        self._took = _Took(sample, loss._replace(total=well), norm, well)
+        self._took = _Took(sample, loss, norm, well)
 
     def _run_after(self) -> None:
         """Updates the statistics, and lays out what the host is to know."""

@@ -5,6 +5,7 @@ only the feed is made up, so that all of them see the same unrolls. This file is
 """
 
 import ctypes
+import itertools
 import json
 import os
 import re
@@ -38,6 +39,7 @@ from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks
 from headrace.learner.sharding.parts import whole
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, discrete
+from headrace.learner.step.choice import device_decides
 from headrace.learner.train_parts import Goal, TrainParts
 from headrace.learner.weights import Body
 from tests import ports, warm
@@ -64,11 +66,17 @@ ALGORITHMS = {
     "ppo": AlgorithmConfig(
         name="ppo", normalise_advantages=True, epochs=2, minibatches=1, kl_stop=0.5, value_clip=0.2
     ),
+    "impala running": AlgorithmConfig(name="impala", normalise_advantages="running"),
+    "appo once": AlgorithmConfig(
+        name="appo", normalise_advantages=False, kl_coef=0.1, kl_target=0.01, target_interval=2
+    ),
     # More parts than one of the ranks has live steps.
     "thin": AlgorithmConfig(name="ppo", normalise_advantages=True, epochs=1, minibatches=50),
 }
 # Each rank has a copy of the network, or a part of it.
-HOW = [pytest.param({}, id="copies"), pytest.param({"SHARD": "1"}, id="sharded")]
+SHARD = {"SHARD": "1"}
+HOW = [pytest.param({}, id="copies"), pytest.param(SHARD, id="sharded")]
+DEVICE = {"DEVICE": "1"}  # the device decides on a step, and the host looks later
 T, G, B, STEPS = 8, 4, 4, 20
 PATIENCE_S = 300  # of a rank on a busy machine
 POISONED = 3  # unroll: the last of its rank's, so that it comes again in its own place
@@ -125,13 +133,14 @@ class MadeUpFeed:
         self._numbers = numbers
         self._batch = Batch(SPACES, length=T, envs=G, unrolls=len(numbers), pinned=False)
         self.step, self.end = 0, int(os.environ.get("END", STEPS))
+        self._out = False  # the batch is in the train loop
         self.steps: list[int] = []  # live ones, by step
         self.refused: list[list[int]] = []  # incarnation, stream, seq, blamed
         self._spoil_at = int(os.environ.get("SPOIL", "-1"))  # the step in which one is no number
 
     def next(self, timeout_s: float) -> Batch | None:
-        assert timeout_s > 0
-        if self.step == self.end:
+        assert timeout_s >= 0
+        if self.step == self.end or self._out:
             return None
         here = {stream for _, stream, _ in self._batch.keys}  # left over from a step that failed
         for number in self._numbers:
@@ -142,11 +151,13 @@ class MadeUpFeed:
             at = self._numbers.index(POISONED)
             self._batch.tensors["reward"][:, at * G : (at + 1) * G] = float("nan")
         self.steps.append(self._batch.steps)
+        self._out = True
         return self._batch
 
     def trained(self, batch: Batch, *, version: int) -> None:
         assert batch is self._batch
         batch.clear()
+        self._out = False
         self.step += 1
         assert version == self.step
 
@@ -156,6 +167,7 @@ class MadeUpFeed:
 
     def refill(self, batch: Batch) -> None:
         assert batch is self._batch
+        self._out = False
         self.steps.pop()  # they come again
 
     def publish(self, version: int, body: Body) -> None:
@@ -189,7 +201,8 @@ def run_rank(folder: Path, algorithm: str, numbers: Sequence[int]) -> None:
         shape = WIDE
         limit_memory(int(os.environ["LIMIT"]))
     model = build(shape, SPACES, seed=3)
-    target = build(shape, SPACES, seed=3) if algorithm == "appo" else None
+    appo = ALGORITHMS[algorithm].name == "appo"
+    target = build(shape, SPACES, seed=3) if appo else None
     feed = MadeUpFeed(numbers)
     if os.environ.get("DIES") and ranks.rank == 1:
         # In the middle of a pass, while the other one waits for its gradients, or its weights.
@@ -208,45 +221,46 @@ def run_rank(folder: Path, algorithm: str, numbers: Sequence[int]) -> None:
         progress.restore(resume.state["progress"])
         feed.step = progress.version
         feed.end = feed.step + int(os.environ["MORE"])
+    parts = TrainParts(
+        algorithm=ALGORITHMS[algorithm],
+        # So small that every step is clipped.
+        config=LearnerConfig(
+            lr=LR,
+            grad_clip=0.1,
+            shard="SHARD" in os.environ,
+            graph="DEVICE" in os.environ,
+            precision="bfloat16" if "BITS16" in os.environ else "float32",
+        ),
+        # Clocks differ: what one rank finds due, all must do together.
+        saving=CheckpointConfig(every_s=0.05 if ranks.rank == 0 else 3600.0),
+        goal=Goal(None, None, 1e6 if "LATE" in os.environ else None),
+        ranks=ranks,
+        feed=feed,
+        model=model,
+        target=target,
+        gap=None,
+        progress=progress,
+        metrics=LearnerMetrics(CollectorRegistry()),
+        device=torch.device("cpu"),
+        folder=folder,
+        spaces=SPACES,
+        previous=False,
+        identity={},
+        resume=resume,
+        stopping=lambda: feed.step == feed.end,
+        plain=lambda: build(shape, SPACES, seed=0),
+        seed=1,
+        started=-2e6 if ranks.rank == 0 else time.monotonic(),
+    )
     with ranks.exchanging():
-        reason = train_loop.train(
-            TrainParts(
-                algorithm=ALGORITHMS[algorithm],
-                # So small that every step is clipped.
-                config=LearnerConfig(
-                    lr=LR,
-                    grad_clip=0.1,
-                    shard="SHARD" in os.environ,
-                    precision="bfloat16" if "BITS16" in os.environ else "float32",
-                ),
-                # Clocks differ: what one rank finds due, all must do together.
-                saving=CheckpointConfig(every_s=0.05 if ranks.rank == 0 else 3600.0),
-                goal=Goal(None, None, 1e6 if "LATE" in os.environ else None),
-                ranks=ranks,
-                feed=feed,
-                model=model,
-                target=target,
-                gap=None,
-                progress=progress,
-                metrics=LearnerMetrics(CollectorRegistry()),
-                device=torch.device("cpu"),
-                folder=folder,
-                spaces=SPACES,
-                previous=False,
-                identity={},
-                resume=resume,
-                stopping=lambda: feed.step == feed.end,
-                plain=lambda: build(shape, SPACES, seed=0),
-                seed=1,
-                started=-2e6 if ranks.rank == 0 else time.monotonic(),
-            )
-        )
+        reason = train_loop.train(parts)
     facts = {
         "steps": feed.steps,
         "trained": progress.trained_steps,
         "episodes": progress.episodes,
         "mean": progress.mean_return(),
         "reason": reason,
+        "by_device": device_decides(parts),
         "uses": progress.uses,
         "optimiser_steps": progress.learner_steps,
         "kl_coef": progress.kl_coef,
@@ -334,14 +348,24 @@ def run(
 @pytest.mark.parametrize("algorithm", ["impala", "appo", "ppo"])
 @pytest.mark.parametrize("how", HOW)
 def test_two_ranks_are_one(tmp_path: Path, algorithm: str, how: dict[str, str]) -> None:
-    alone = run(tmp_path / "alone", 1, algorithm)
-    both = run(tmp_path / "both", 2, algorithm, range(B), **how)
+    the_same(run(tmp_path / "alone", 1, algorithm), tmp_path, algorithm, how)
+
+
+@pytest.mark.parametrize("algorithm", ["impala running", "appo once"])
+def test_two_ranks_whose_devices_decide_are_one(tmp_path: Path, algorithm: str) -> None:
+    the_same(run(tmp_path / "alone", 1, algorithm), tmp_path, algorithm, DEVICE)
+
+
+def the_same(alone: Outcome, folder: Path, algorithm: str, how: dict[str, str]) -> None:
+    """Holds two ranks to what one has come to."""
+    both = run(folder / "both", 2, algorithm, range(B), **how)
 
     # Both ranks hold the same weights to the last bit: they saw the same sums.
     for name, mine in both.weights[0].items():
         np.testing.assert_array_equal(mine, both.weights[1][name], err_msg=name)
     assert both.distance(alone) < TOLERANCE
 
+    assert [facts["by_device"] for facts in both.facts] == [how == DEVICE] * 2
     # What makes it a test: they moved, and the ranks' shares were uneven.
     start = build(MODEL, SPACES, seed=3).state_dict()
     moved = max(float(np.abs(alone.weights[0][k] - v.numpy()).max()) for k, v in start.items())
@@ -350,10 +374,10 @@ def test_two_ranks_are_one(tmp_path: Path, algorithm: str, how: dict[str, str]) 
     assert all(a != b for a, b in zip(first, second, strict=True))
 
     # appo: the ring has nothing of that age for the first two batches.
-    expected = {"impala": STEPS, "appo": 2 * STEPS - 2, "ppo": 2 * STEPS}[algorithm]
+    expected = {"appo": 2 * STEPS - 2, "ppo": 2 * STEPS}.get(algorithm, STEPS)
     for facts in (*alone.facts, *both.facts):
         assert facts["optimiser_steps"] == expected
-        assert (facts["kl_coef"] not in (None, 0.1)) == (algorithm == "appo")
+        assert (facts["kl_coef"] not in (None, 0.1)) == ("appo" in algorithm)
 
     # So are the numbers that are shown: their means over the ranks, weighted by live steps.
     assert len(alone.history) == len(both.history) == STEPS + 1
@@ -430,8 +454,10 @@ def test_control_another_share_of_the_batch_is_seen(tmp_path: Path) -> None:
     assert less.distance(alone) > 20 * TOLERANCE
 
 
-@pytest.mark.parametrize("algorithm", ["impala", "ppo"])
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(
+    ("algorithm", "how"),
+    [*itertools.product(("impala", "ppo"), ({}, SHARD)), ("impala running", DEVICE)],
+)
 def test_a_bad_unroll_of_one_rank_costs_no_other_and_changes_nothing(
     tmp_path: Path, algorithm: str, how: dict[str, str]
 ) -> None:
@@ -453,12 +479,18 @@ def test_time_is_up_for_all_when_it_is_for_one(tmp_path: Path) -> None:
     assert [facts["reason"] for facts in Outcome(tmp_path, 2).facts] == ["seconds", "seconds"]
 
 
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize(
+    ("where", "algorithm", "how"),
+    [
+        *((where, "ppo", how) for where in ("forward", "backward") for how in ({}, SHARD)),
+        ("backward", "impala running", DEVICE),
+    ],
+)
 def test_a_rank_that_dies_in_a_pass_ends_the_other_with_a_clear_line(
-    tmp_path: Path, where: str, how: dict[str, str]
+    tmp_path: Path, where: str, algorithm: str, how: dict[str, str]
 ) -> None:
-    (survivor, said), (victim, _) = ends(start(tmp_path, 2, "ppo", "0", "1", DIES=where, **how))
+    words = (algorithm, "0", "1")
+    (survivor, said), (victim, _) = ends(start(tmp_path, 2, *words, DIES=where, **how))
     assert victim == 9
     assert survivor == 1
     assert "RanksError: rank 0: a collective failed, another rank is gone or stuck" in said

@@ -200,14 +200,16 @@ class FakeLink:
         self.error = error
         self.welcome: object | None = object()
         self.sent: list[Any] = []
+        self.breaks = asyncio.Event()  # its end, with the error
 
     def send(self, frames: Any) -> None:
         self.sent.append(frames)
 
     async def run(self) -> None:
-        if self.error is not None:
-            raise self.error
-        await asyncio.Event().wait()
+        if self.error is None:
+            await self.breaks.wait()
+        assert self.error is not None
+        raise self.error
 
 
 class FakeEnd:
@@ -415,6 +417,19 @@ class TestFeed:
         receiver.end.link.welcome = None
         receiver.feed.leave(final=True, text="solved")
         assert receiver.end.done == [("left", True, "solved")]
+
+    def test_a_refusal_in_the_goodbye_comes_through_as_it_is(self, receiver: Receiver) -> None:
+        end = receiver.end
+        end.heard = False
+
+        def refused(frames: Any) -> None:
+            end.link.sent.append(frames)
+            end.link.error = RefusedError("another run")
+            end.link.breaks.set()
+
+        end.link.send = refused  # type: ignore[method-assign]
+        with pytest.raises(RefusedError, match="another run"):
+            receiver.feed.leave(final=False, text="stopped")
 
     def test_leaving_does_not_wait_for_ever(
         self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
