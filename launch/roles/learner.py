@@ -6,7 +6,7 @@ import functools
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -15,8 +15,8 @@ from msgspec import structs
 from headrace.actors.envs.make import probe
 from headrace.broker.errors import DivergedError
 from headrace.launch.config import run_file, shared_run, starts, unused_keys
-from headrace.launch.process import descriptors, folder_lock, gpu_share, logs, runtime
-from headrace.launch.roles import learner_parts, learner_report, learner_resume
+from headrace.launch.process import descriptors, folder_lock, logs, runtime
+from headrace.launch.roles import learner_device, learner_parts, learner_report, learner_resume
 from headrace.launch.roles.learner_parts import LearnerParts
 from headrace.launch.roles.options import LearnerOptions, learner_arguments, learner_options
 from headrace.launch.roles.role import Role
@@ -44,7 +44,7 @@ def learn(run: run_file.Run, options: LearnerOptions) -> int:
     if run.learner.gpu_share:  # before CUDA starts; of MPS, where that runs
         percent = max(1, round(100 * run.learner.gpu_share))
         os.environ.setdefault("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", str(percent))
-    device = _device(run.learner.device)
+    device = learner_device.found(run.learner.device)
     log.info(
         "learner is starting: run %s, %s on %s, device %s, broker %s, folder %s",
         run.run.name,
@@ -61,13 +61,11 @@ def learn(run: run_file.Run, options: LearnerOptions) -> int:
     runtime.keep_memory()
     descriptors.for_peer("a learner")
     torch.set_num_threads(run.learner.threads or torch.get_num_threads())
-    if device.type == "cuda":
-        device = torch.device("cuda", ranks.local_rank)
-        torch.cuda.set_device(device)
+    device = learner_device.of_rank(device, ranks)
     name = learner_parts.name_of(ranks)
     with (
         contextlib.closing(ranks),
-        _share_of(device, run.learner.gpu_share),
+        learner_device.share_taken(device, run.learner.gpu_share),
         folder_lock.lock_folder(options.out, name),
         Role("learner", name=name, run=run.run.name) as role,
     ):
@@ -229,32 +227,6 @@ def _leave(
             world=pieces.ranks.world,
             phase_seconds=pieces.metrics.phase_seconds(),
         )
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise run_file.ConfigError(
-            'learner.device = "cuda", but torch finds no GPU here; use "auto" or "cpu"'
-        )
-    if name not in ("cpu", "cuda"):
-        raise run_file.ConfigError(f'learner.device = "{name}": it is auto, cpu or cuda')
-    return torch.device(name)
-
-
-@contextlib.contextmanager
-def _share_of(device: torch.device, share: float) -> Iterator[None]:
-    """Takes learner.gpu_share of the device, if it is a GPU."""
-    if share and device.type == "cuda":
-        gpu = str(torch.cuda.get_device_properties(device).uuid)
-        with gpu_share.taken(share, gpu):
-            torch.cuda.set_per_process_memory_fraction(share, device)
-            yield
-        return
-    if share:
-        log.warning("learner.gpu_share does nothing: the learner is on a CPU")
-    yield
 
 
 @logs.one_line_errors()
