@@ -26,6 +26,7 @@ from headrace.launch.results import learning_curve
 from headrace.learner.batches.policy_returns import TABLE
 from headrace.learner.checkpoints import checkpoint
 from headrace.learner.checkpoints.checkpoint import Checkpoint, CheckpointError
+from headrace.learner.checkpoints.manifest import MANIFEST
 from headrace.learner.models.build import build
 from headrace.learner.models.model import Model
 from headrace.learner.models.named_code import OwnCodeError
@@ -295,7 +296,7 @@ def named_player(
         raise ConfigError(
             f"{key} = {against!r} is no folder of a run; it is random, module:function, or one"
         )
-    one = (folder / checkpoint.MANIFEST).is_file()
+    one = (folder / MANIFEST).is_file()
     run_dir = folder.parent.parent if one else folder
     check(starts.load_kept(run_dir))
     found = load(run_dir, folder.name if one else None)

@@ -17,6 +17,7 @@ from headrace.launch.roles.options import LearnerOptions
 from headrace.learner import train_state
 from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.checkpoints import checkpoint
+from headrace.learner.checkpoints.manifest import MANIFEST
 from headrace.learner.learner_config import LearnerConfig
 from headrace.learner.models.model import Model
 from headrace.learner.models.population.population import Population
@@ -74,7 +75,7 @@ def first_weights(model: Model, config: LearnerConfig, *, seed: int) -> None:
         return
     source = Path(config.warm_start)
     try:
-        one = (source / checkpoint.MANIFEST).is_file()
+        one = (source / MANIFEST).is_file()
         found = checkpoint.load(source) if one else loaded_run.find_checkpoint(source, None)
     except UserError as error:
         raise run_file.ConfigError(f"learner.warm_start: {error}") from error

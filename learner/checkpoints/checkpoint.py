@@ -11,7 +11,6 @@ finished; the hashes say that nothing has changed since.
 
 import contextlib
 import itertools
-import json
 import logging
 import re
 import shutil
@@ -28,19 +27,15 @@ from torch import Tensor
 
 from headrace.broker import durable
 from headrace.broker.errors import UserError
-from headrace.learner.checkpoints import tensor_file
+from headrace.learner.checkpoints import manifest, tensor_file
+from headrace.learner.checkpoints.manifest import MANIFEST, STATE, STEM, TENSORS, DamageError
 
 _log = logging.getLogger(__name__)
 
-SCHEMA = 1
-_STEM = re.compile(r"[a-z0-9_]+")
 # `.replaced` is the older of two checkpoints of one version; it is seen only if the process died
 # between setting it aside and putting the new one in its place.
 _FINISHED = re.compile(r"(\d{12})(\.replaced)?")
 _HALF = re.compile(r"\d{12}\.(tmp|gone)")
-_TENSORS = ".safetensors"
-_STATE = "state.msgpack"
-MANIFEST = "manifest.json"
 
 TensorGroups = dict[str, dict[str, Tensor]]
 T = TypeVar("T")
@@ -67,7 +62,7 @@ class Checkpoint:
                 held = held[name]
             return msgspec.convert(held, kind)
         except (KeyError, TypeError, IndexError, msgspec.ValidationError) as error:
-            raise self.damaged(f"{_STATE}: {'.'.join(names)}: {error!r}") from error
+            raise self.damaged(f"{STATE}: {'.'.join(names)}: {error!r}") from error
 
     def damaged(self, why: object) -> CheckpointError:
         return CheckpointError(f"checkpoint {self.path} is damaged: {why}")
@@ -171,14 +166,14 @@ def set_aside(folder: Path, *, before: Path) -> None:
 def load(path: Path) -> Checkpoint:
     """Loads one checkpoint and verifies every byte; CheckpointError if any is not as written."""
     try:
-        version, files = _read_manifest(path)
-        blobs = {name: _read(path / name, entry) for name, entry in files.items()}
-        state = _inside(_STATE, _unpack, blobs.pop(_STATE))
+        version, files = manifest.read(path)
+        blobs = {name: manifest.read_file(path / name, entry) for name, entry in files.items()}
+        state = _inside(STATE, _unpack, blobs.pop(STATE))
         groups = {
-            name.removesuffix(_TENSORS): _inside(name, safetensors.torch.load, blob)
+            name.removesuffix(TENSORS): _inside(name, safetensors.torch.load, blob)
             for name, blob in blobs.items()
         }
-    except (OSError, _DamageError) as error:
+    except (OSError, DamageError) as error:
         raise CheckpointError(f"checkpoint {path} is damaged: {error}") from error
     return Checkpoint(version, groups, state, path)
 
@@ -188,17 +183,13 @@ def _inside(name: str, read: Callable[[bytes], T], blob: bytes) -> T:
     try:
         return read(blob)
     except Exception as error:  # what the libraries raise is not all written down
-        raise _DamageError(f"{name} cannot be read: {error!r:.200}") from error
-
-
-class _DamageError(Exception):
-    """Says why a file is not what was written."""
+        raise DamageError(f"{name} cannot be read: {error!r:.200}") from error
 
 
 def _packed(tensors: TensorGroups, state: dict[str, Any]) -> bytes:
     """Returns the state as its file; ValueError for what cannot be saved."""
     for stem in tensors:
-        if not _STEM.fullmatch(stem):
+        if not STEM.fullmatch(stem):
             raise ValueError(f'"{stem}" cannot name a file of tensors: use a-z, 0-9 and _')
     # strict_types: a tuple would silently come back as a list.
     packed: bytes = msgpack.packb(state, strict_types=True)
@@ -209,45 +200,6 @@ def _packed(tensors: TensorGroups, state: dict[str, Any]) -> bytes:
 
 def _unpack(blob: bytes) -> dict[str, Any]:
     return msgspec.convert(msgpack.unpackb(blob), dict[str, Any])
-
-
-def _manifest(version: int, files: dict[str, Any]) -> bytes:
-    """Encodes these facts in the only way, so that a reader can compare it byte for byte."""
-    facts = {"schema": SCHEMA, "version": version, "files": files}
-    seal = xxhash.xxh3_128_hexdigest(json.dumps(facts, sort_keys=True).encode())
-    return json.dumps({**facts, "xxh3_128": seal}, indent=1, sort_keys=True).encode()
-
-
-def _read_manifest(path: Path) -> tuple[int, dict[str, Any]]:
-    raw = (path / MANIFEST).read_bytes()
-    try:
-        facts = json.loads(raw)
-        schema = facts["schema"]
-        if schema != SCHEMA:
-            raise _DamageError(f"{MANIFEST} has schema {schema}, this program reads {SCHEMA}")
-        version = msgspec.convert(facts["version"], int)
-        files = msgspec.convert(facts["files"], dict[str, dict[str, int | str]])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _DamageError(f"{MANIFEST} cannot be read: {error!r}") from error
-    if raw != _manifest(version, files):
-        raise _DamageError(f"{MANIFEST} is not what was written")
-    if path.name[:12] != f"{version:012d}":
-        raise _DamageError(f"{MANIFEST} is that of version {version}")
-    for name in files:
-        if name != _STATE and not _STEM.fullmatch(name.removesuffix(_TENSORS)):
-            raise _DamageError(f"{MANIFEST} names an unknown file {name!r}")
-    if _STATE not in files:
-        raise _DamageError(f"{MANIFEST} names no {_STATE}")
-    return version, files
-
-
-def _read(file: Path, entry: dict[str, Any]) -> bytes:
-    blob = file.read_bytes()
-    if len(blob) != entry.get("size"):
-        raise _DamageError(f"{file.name} has {len(blob)} bytes of {entry.get('size')}")
-    if xxhash.xxh3_128_hexdigest(blob) != entry.get("xxh3_128"):
-        raise _DamageError(f"{file.name} has the right size and the wrong content")
-    return blob
 
 
 def _make(folder: Path) -> None:
@@ -263,11 +215,11 @@ def _write(
 ) -> None:
     folder.mkdir()
     files = {
-        stem + _TENSORS: _put(folder / (stem + _TENSORS), tensor_file.pieces(group, found))
+        stem + TENSORS: _put(folder / (stem + TENSORS), tensor_file.pieces(group, found))
         for stem, group in tensors.items()
     }
-    files[_STATE] = _put(folder / _STATE, iter([state]))
-    durable.put(folder / MANIFEST, [_manifest(version, files)])
+    files[STATE] = _put(folder / STATE, iter([state]))
+    durable.put(folder / MANIFEST, [manifest.sealed(version, files)])
 
 
 def _put(path: Path, pieces: Iterator[bytes | memoryview]) -> dict[str, Any]:

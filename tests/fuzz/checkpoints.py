@@ -9,6 +9,7 @@ import xxhash
 
 from headrace.learner import train_state
 from headrace.learner.checkpoints import checkpoint
+from headrace.learner.checkpoints.manifest import sealed as sealed_manifest
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import build
 from headrace.learner.spaces import Leaf, Spaces, discrete
@@ -70,7 +71,7 @@ def sealed(data: bytes) -> None:
     """A manifest whose seal is right whatever it says: of fewer files, it is as good."""
     try:
         facts = json.loads(data)
-        raw = checkpoint._manifest(facts["version"], facts["files"])
+        raw = sealed_manifest(facts["version"], facts["files"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return
     _loads(raw)
@@ -91,7 +92,7 @@ def _forged(name: str, data: bytes) -> None:
     facts["files"][name] = {"size": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}
     (_SAVED / name).write_bytes(data)
     try:
-        (_SAVED / "manifest.json").write_bytes(checkpoint._manifest(7, facts["files"]))
+        (_SAVED / "manifest.json").write_bytes(sealed_manifest(7, facts["files"]))
         with contextlib.suppress(checkpoint.CheckpointError):
             found = checkpoint.load(_SAVED)
             train_state.check(found, _MODEL, target=False)

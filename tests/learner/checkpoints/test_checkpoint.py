@@ -18,6 +18,7 @@ from headrace.learner import train_state
 from headrace.learner.algorithms import optimiser_state
 from headrace.learner.checkpoints import checkpoint
 from headrace.learner.checkpoints.checkpoint import CheckpointError
+from headrace.learner.checkpoints.manifest import sealed
 
 TENSORS: checkpoint.TensorGroups = {
     "model": {"a.weight": torch.arange(12.0).reshape(3, 4), "b16": torch.ones(3).bfloat16()},
@@ -221,7 +222,7 @@ def test_a_missing_file_and_a_wrong_folder_are_damage(tmp_path: Path) -> None:
 def test_a_manifest_cannot_lead_out_of_its_folder(tmp_path: Path) -> None:
     path = save(tmp_path, 1)
     files = {"../secret.safetensors": {"size": 0, "xxh3_128": ""}}
-    (path / "manifest.json").write_bytes(checkpoint._manifest(1, files))
+    (path / "manifest.json").write_bytes(sealed(1, files))
     with pytest.raises(CheckpointError, match="unknown file"):
         checkpoint.load(path)
 
@@ -246,7 +247,7 @@ def test_when_all_are_damaged_a_person_decides(tmp_path: Path) -> None:
 def test_a_manifest_of_another_shape_is_damage(tmp_path: Path, facts: dict[str, Any]) -> None:
     """Sealed as ours are, so only somebody's own program can have written it."""
     path = save(tmp_path, 1)
-    (path / "manifest.json").write_bytes(checkpoint._manifest(facts["version"], facts["files"]))
+    (path / "manifest.json").write_bytes(sealed(facts["version"], facts["files"]))
     with pytest.raises(CheckpointError, match="is damaged: "):
         checkpoint.load(path)
 

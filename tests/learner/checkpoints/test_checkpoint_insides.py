@@ -13,6 +13,7 @@ import xxhash
 from headrace.learner import train_state
 from headrace.learner.checkpoints import checkpoint
 from headrace.learner.checkpoints.checkpoint import Checkpoint, CheckpointError
+from headrace.learner.checkpoints.manifest import sealed
 from headrace.learner.config import AlgorithmConfig, ModelConfig
 from headrace.learner.models.build import build
 from headrace.learner.models.model import Model
@@ -41,7 +42,7 @@ def forge(path: Path, name: str, body: bytes) -> None:
         for file in path.iterdir()
         if file.name != "manifest.json"
     }
-    manifest = checkpoint._manifest(int(path.name[:12]), files)
+    manifest = sealed(int(path.name[:12]), files)
     (path / "manifest.json").write_bytes(manifest)
 
 
