@@ -30,7 +30,7 @@ from headrace.learner.algorithms.diagnosis import Figures, diagnosis
 from headrace.learner.algorithms.losses import scaled_rewards
 from headrace.learner.batches.batch import Batch
 from headrace.learner.models.model import Model
-from headrace.learner.sharding.parts import is_spread, load, own_part
+from headrace.learner.sharding.parts import load, own_part
 from headrace.learner.spaces import DEAD
 from headrace.learner.train_parts import TrainParts
 
@@ -73,8 +73,8 @@ class NonFiniteSearch:
         # Unrolls with which a step is finite, since the last finite one.
         self._sound: set[Key] = set()
         self._folder = p.folder / "nonfinite"
-        self._trained: list[Tensor] = [one for one in p.model.parameters() if one.requires_grad]
-        self._spread = any(is_spread(one) for one in self._trained)
+        # What this rank holds of the weights.
+        self._own = [own_part(one) for one in p.model.parameters() if one.requires_grad]
 
     def reset(self, stats: Mapping[str, Tensor]) -> None:
         """Resets the search: a batch was used, and all was finite. `stats`: of its last loss."""
@@ -120,7 +120,7 @@ class NonFiniteSearch:
 
     def _search(self, sample: Sample, loss: LossAlone) -> list[int]:
         """Tries unrolls, each rank its own: where the network is spread, on copies of all of it."""
-        p = self._on_the_host() if self._spread else self._p
+        p = self._on_the_host() if self._p.spread else self._p
         trained = [one for one in p.model.parameters() if one.requires_grad]
         return search(sample.on(p.device), functools.partial(loss, p), trained)
 
@@ -160,8 +160,8 @@ class NonFiniteSearch:
 
     def _sound_weights(self) -> bool:
         """Tells whether the weights are finite; all ranks decide alike."""
-        here = bool(finite([own_part(one) for one in self._trained]))
-        return not self._everywhere(not here)[0] if self._spread else here
+        here = bool(finite(self._own))
+        return not self._everywhere(not here)[0] if self._p.spread else here
 
     def check_optimiser(self, optimiser: torch.optim.Optimizer) -> None:
         """Ends the run before such an optimiser is saved: some weights would never move again."""
@@ -176,7 +176,7 @@ class NonFiniteSearch:
     def _not_finite(self, tensors: Mapping[str, Tensor]) -> str:
         """Returns the first of these that is not finite, the same on all ranks; "" = all are."""
         here = [int(not bool(own_part(one).isfinite().all())) for one in tensors.values()]
-        there = self._everywhere(*here) if self._spread else here
+        there = self._everywhere(*here) if self._p.spread else here
         return next((name for name, bad in zip(tensors, there, strict=True) if bad), "")
 
     def _diverged(self, what: str, figures: Figures | None = None) -> DivergedError:

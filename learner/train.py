@@ -13,7 +13,7 @@ from headrace.learner.models.normalise import explained
 from headrace.learner.nonfinite import NonFiniteSearch, mark_dead
 from headrace.learner.progress import ProgressLines
 from headrace.learner.ranks import Facts
-from headrace.learner.sharding.sharded_weights import weights_of
+from headrace.learner.sharding.sharded_weights import ShardedWeights
 from headrace.learner.step.after_step import update_statistics
 from headrace.learner.step.choice import device_decides
 from headrace.learner.step.device_steps import DeviceSteps
@@ -40,7 +40,8 @@ def train(parts: TrainParts) -> str:
     feed, ranks, progress = parts.feed, parts.ranks, parts.progress
     by_device = device_decides(parts)
     network = model if by_device else ranks.network_of(model, parts.target, config, parts.device)
-    flat, version = weights_of(model, rank=ranks.rank), progress.version
+    spread = ShardedWeights(model, first=ranks.rank == 0) if parts.spread else None
+    flat, version = spread or FlatWeights(model), progress.version
     torch.manual_seed(((parts.seed * 1009 + ranks.rank) * 1_000_003 + version) % 2**63)
     update_curriculum(parts)
     publish(parts, version, flat.dump)  # samplers begin while the optimiser is still being made
@@ -49,8 +50,8 @@ def train(parts: TrainParts) -> str:
     if parts.resume is not None:
         restore(parts, optimiser)
     steps: Steps
-    if by_device:
-        steps = DeviceSteps(parts, optimiser, FlatWeights(model))
+    if by_device and isinstance(flat, FlatWeights):
+        steps = DeviceSteps(parts, optimiser, flat)
     else:
         steps = HostSteps(parts, network, optimiser, flat.dump)
     search = NonFiniteSearch(parts)
@@ -186,7 +187,7 @@ def update_curriculum(parts: TrainParts) -> None:
 def publish(parts: TrainParts, version: int, weights: Callable[[], memoryview]) -> None:
     """Copies the weights for the receiver thread, which hashes and sends them."""
     with parts.metrics.timed("publish"):
-        body = weights() if parts.ranks.rank == 0 or parts.config.shard else memoryview(b"")
+        body = weights() if parts.ranks.rank == 0 or parts.spread else memoryview(b"")
         if parts.ranks.rank == 0:
             parts.feed.publish(version, body)
             if parts.gap is not None:

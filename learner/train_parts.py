@@ -106,6 +106,11 @@ class TrainParts:
     history_gap: bool = False  # its latest line could not be written, and that was logged
     first_train_s: float | None = None
 
+    @property
+    def spread(self) -> bool:
+        """Tells whether each rank holds a part of the network."""
+        return self.config.shard and self.ranks.world > 1
+
     def moment(self) -> Moment:
         """Returns how far the run is, for a curriculum."""
         now, steps = self.progress, self.goal.steps

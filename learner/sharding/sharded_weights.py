@@ -1,11 +1,11 @@
-"""The weights of a network that may be spread over the ranks, as one buffer."""
+"""The weights of a network that is spread over the ranks, as one buffer."""
 
 import numpy as np
 import torch
 from torch import nn
 
-from headrace.learner.sharding.parts import is_spread, whole
-from headrace.learner.weights import FlatWeights, layout, view_of
+from headrace.learner.sharding.parts import whole
+from headrace.learner.weights import layout, view_of
 
 
 class ShardedWeights:
@@ -26,10 +26,3 @@ class ShardedWeights:
             if self._first:
                 view_of(torch.from_numpy(body), entry).copy_(gathered)
         return body.data
-
-
-def weights_of(model: nn.Module, *, rank: int) -> FlatWeights | ShardedWeights:
-    """Returns what dumps this network again and again."""
-    if any(is_spread(one) for one in model.parameters()):
-        return ShardedWeights(model, first=rank == 0)
-    return FlatWeights(model)

@@ -24,7 +24,7 @@ def device_decides(parts: TrainParts) -> bool:
 
 def _against(parts: TrainParts) -> str:
     """Says what stands against it; "" = nothing."""
-    if parts.ranks.world > 1 and parts.config.shard:
+    if parts.spread:
         return "the ranks gather each layer (learner.shard)"
     how = parts.algorithm.normalise_advantages
     if parts.ranks.world > 1 and (how is True or (how and parts.model.distribution.density)):

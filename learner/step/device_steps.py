@@ -16,7 +16,7 @@ from torch import Tensor
 from headrace.learner.algorithms import optimiser_step
 from headrace.learner.algorithms.advantages import SQUARE, keeps_square, share_of
 from headrace.learner.algorithms.batch_uses import Sample
-from headrace.learner.algorithms.loss_inputs import Coefficients, Loss, LossNorm
+from headrace.learner.algorithms.loss_inputs import Coefficients, Loss
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.upload import BatchUpload, sample_of
 from headrace.learner.models.gaussians import LOG_STD
@@ -27,7 +27,7 @@ from headrace.learner.step.after_step import adapt_kl, move_target, moves_target
 from headrace.learner.step.flight import Flight
 from headrace.learner.step.graph import Graph
 from headrace.learner.step.landing import Landing
-from headrace.learner.step.sample_loss import loss_of
+from headrace.learner.step.sample_loss import loss_of, norm_of
 from headrace.learner.train_parts import TrainParts
 from headrace.learner.weights import FlatWeights
 
@@ -103,7 +103,7 @@ class DeviceSteps:
             self._after()
             landing.take(self._figures, self._flat.buffer)
         return Flight(
-            batch=batch, facts=facts, tensors=tensors, whole=self._norm(steps), used=used,
+            batch=batch, facts=facts, tensors=tensors, whole=norm_of(parts, steps), used=used,
             began=began, taken=1, landing=landing, moved=moves,
         )  # fmt: skip
 
@@ -151,10 +151,6 @@ class DeviceSteps:
         numbers = (lr, coefs.clip, coefs.entropy_coef, coefs.kl_coef, steps, share)
         return [float(number) for number in numbers]
 
-    def _norm(self, steps: int | Tensor) -> LossNorm:
-        ranks = self._parts.ranks
-        return LossNorm(steps=steps, world=ranks.world, reduce=ranks.total)
-
     def _run_step(self) -> None:
         """Steps, and has the ranks average their gradients if there are several."""
         if self._parts.ranks.world == 1:
@@ -178,7 +174,7 @@ class DeviceSteps:
         sample = sample_of(
             self._batch, parts.spaces, previous=parts.previous, unrolls=self._unrolls
         )
-        loss = loss_of(parts, parts.model, sample, norm=self._norm(steps), coefs=coefs)
+        loss = loss_of(parts, parts.model, sample, norm=norm_of(parts, steps), coefs=coefs)
         self._optimiser.zero_grad(set_to_none=True)
         loss.total.backward()  # type: ignore[no-untyped-call]
         # Without the total: it would keep the whole graph of the backward pass.

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from headrace.learner.algorithms.batch_uses import uses_of
-from headrace.learner.algorithms.loss_inputs import LossNorm
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.upload import BatchUpload, sample_of
 from headrace.learner.models.normalise import value_fit
@@ -21,7 +20,7 @@ from headrace.learner.ranks import Facts
 from headrace.learner.step.after_step import after_step
 from headrace.learner.step.flight import Flight
 from headrace.learner.step.one_step import OneStep
-from headrace.learner.step.sample_loss import with_targets_of
+from headrace.learner.step.sample_loss import norm_of, with_targets_of
 from headrace.learner.train_parts import TrainParts
 
 
@@ -54,7 +53,7 @@ class HostSteps:
         used = parts.settings_used()
         for group in self._optimiser.param_groups:
             group["lr"] = used["lr"]
-        whole = LossNorm(steps=max(1, facts.steps), world=ranks.world, reduce=ranks.total)
+        whole = norm_of(parts, max(1, facts.steps))
         prepared = with_targets_of(parts, fresh, whole)
         flight = Flight(
             batch=batch, facts=facts, tensors=tensors, fresh=fresh, whole=whole, used=used,

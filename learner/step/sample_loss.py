@@ -81,6 +81,12 @@ def _without_gradients(parts: LossParts, network: Network, sample: Sample) -> Ou
     return Output(*(torch.cat(each, dim=1) for each in zip(*outputs, strict=True)))
 
 
+def norm_of(parts: TrainParts, steps: float | Tensor) -> LossNorm:
+    """Returns the share of this rank in the loss over so many live steps of all ranks."""
+    ranks = parts.ranks
+    return LossNorm(steps=steps, world=ranks.world, reduce=ranks.total)
+
+
 def loss_of(
     parts: TrainParts,
     network: Network,
@@ -91,10 +97,8 @@ def loss_of(
 ) -> Loss:
     """Computes the loss of a sample. `norm`: None = its live steps are counted here. `coefs`: None
     = as the schedules and statistics have them now."""
-    ranks = parts.ranks
     if norm is None:
-        steps = ranks.total(sample.loss.live.sum()).clamp(min=1)
-        norm = LossNorm(steps=steps, world=ranks.world, reduce=ranks.total)
+        norm = norm_of(parts, parts.ranks.total(sample.loss.live.sum()).clamp(min=1))
     coefs = coefs or parts.coefficients()
     inputs = inputs_of(parts, network, parts.target, sample, norm, coefs)
     loss = own_loss.function(parts.algorithm)(inputs)

@@ -12,10 +12,9 @@ import re
 import resource
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,8 +41,7 @@ from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, d
 from headrace.learner.step.choice import device_decides
 from headrace.learner.train_parts import Goal, TrainParts
 from headrace.learner.weights import Body
-from tests import ports, warm
-from tests.warm import Forked
+from tests.learner.forked_ranks import ends, live, start
 
 pytestmark = pytest.mark.processes
 
@@ -78,7 +76,6 @@ SHARD = {"SHARD": "1"}
 HOW = [pytest.param({}, id="copies"), pytest.param(SHARD, id="sharded")]
 DEVICE = {"DEVICE": "1"}  # the device decides on a step, and the host looks later
 T, G, B, STEPS = 8, 4, 4, 20
-PATIENCE_S = 300  # of a rank on a busy machine
 POISONED = 3  # unroll: the last of its rank's, so that it comes again in its own place
 LR = 3e-3
 
@@ -132,14 +129,15 @@ class MadeUpFeed:
     def __init__(self, numbers: Sequence[int]) -> None:
         self._numbers = numbers
         self._batch = Batch(SPACES, length=T, envs=G, unrolls=len(numbers), pinned=False)
-        self.step, self.end = 0, int(os.environ.get("END", STEPS))
+        self.began = self.step = 0
+        self.end = int(os.environ.get("END", STEPS))
         self._out = False  # the batch is in the train loop
         self.steps: list[int] = []  # live ones, by step
         self.refused: list[list[int]] = []  # incarnation, stream, seq, blamed
         self._spoil_at = int(os.environ.get("SPOIL", "-1"))  # the step in which one is no number
 
     def next(self, timeout_s: float) -> Batch | None:
-        assert timeout_s >= 0
+        assert timeout_s > 0 or self._out  # it does not wait while a step is under way
         if self.step == self.end or self._out:
             return None
         here = {stream for _, stream, _ in self._batch.keys}  # left over from a step that failed
@@ -149,7 +147,9 @@ class MadeUpFeed:
         if self.step == self._spoil_at and POISONED in self._numbers:
             self._spoil_at = -1
             at = self._numbers.index(POISONED)
-            self._batch.tensors["reward"][:, at * G : (at + 1) * G] = float("nan")
+            rewards = self._batch.tensors["reward"][:, at * G : (at + 1) * G]
+            # One number does: of a step that is dead, and so nothing to ppo.
+            (rewards if "WHOLLY" in os.environ else rewards[0, :1]).fill_(float("nan"))
         self.steps.append(self._batch.steps)
         self._out = True
         return self._batch
@@ -171,7 +171,7 @@ class MadeUpFeed:
         self.steps.pop()  # they come again
 
     def publish(self, version: int, body: Body) -> None:
-        assert version in (self.step, self.step + 1)
+        assert version == self.step + 1 or version == self.began
         assert body
 
     def stats(self, stats: dict[str, float]) -> None:
@@ -219,7 +219,7 @@ def run_rank(folder: Path, algorithm: str, numbers: Sequence[int]) -> None:
     if resume is not None:
         model.load_state_dict(resume.tensors["model"])
         progress.restore(resume.state["progress"])
-        feed.step = progress.version
+        feed.began = feed.step = progress.version
         feed.end = feed.step + int(os.environ["MORE"])
     parts = TrainParts(
         algorithm=ALGORITHMS[algorithm],
@@ -295,52 +295,10 @@ class Outcome:
         return max(float(np.abs(mine - theirs).max()) for mine, theirs in pairs)
 
 
-class Rank(NamedTuple):
-    """A rank's process."""
-
-    process: Forked
-    log: Path
-
-
-def start(folder: Path, world: int, *arguments: str, **env: str) -> list[Rank]:
-    port = ports.free()
-    ranks = []
-    for rank in range(world):
-        log = folder.with_name(f"{folder.name}-{rank}.log")
-        process = warm.nest_of_the_session().fork(
-            __file__,
-            [str(folder), *arguments],
-            folder=folder.parent,
-            log=log,
-            env={
-                **os.environ,
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(world),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                "OMP_NUM_THREADS": "1",
-                **env,
-            },
-        )
-        ranks.append(Rank(process, log))
-    return ranks
-
-
-def ends(ranks: Sequence[Rank]) -> list[tuple[int, str]]:
-    """Exit status and words of each."""
-    try:
-        return [(rank.process.wait(PATIENCE_S), rank.log.read_text()) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.process.kill()
-            rank.process.wait()
-
-
 def run(
     folder: Path, world: int, algorithm: str, numbers: Sequence[int] = range(B), **env: str
 ) -> Outcome:
-    for status, said in ends(start(folder, world, algorithm, *map(str, numbers), **env)):
+    for status, said in ends(start(__file__, folder, world, algorithm, *map(str, numbers), **env)):
         assert status == 0, said
     return Outcome(folder, world)
 
@@ -433,7 +391,7 @@ def test_what_ranks_have_saved_together_goes_on_with_any_number_of_them(tmp_path
 def test_a_network_trains_that_one_rank_has_no_memory_for(tmp_path: Path) -> None:
     """Each rank may take 350 MB, where weights, gradients and Adam's two moments have 403."""
     limit = {"LIMIT": str(350_000_000), "END": "2"}
-    ((status, said),) = ends(start(tmp_path / "alone", 1, "impala", "0", "1", **limit))
+    ((status, said),) = ends(start(__file__, tmp_path / "alone", 1, "impala", "0", "1", **limit))
     assert status == 1 and "can't allocate memory" in said, said
     both = run(tmp_path / "sharded", 4, "impala", range(B), SHARD="1", **limit)
     assert both.saved.version == 2
@@ -463,7 +421,8 @@ def test_a_bad_unroll_of_one_rank_costs_no_other_and_changes_nothing(
     tmp_path: Path, algorithm: str, how: dict[str, str]
 ) -> None:
     """The ranks decide alike: one rejects it and fills its batch up, the other keeps its own."""
-    spoilt = run(tmp_path / "spoilt", 2, algorithm, range(B), SPOIL="7", **how)
+    spoils = {"SPOIL": "7", **({"WHOLLY": "1"} if algorithm == "ppo" else {})}
+    spoilt = run(tmp_path / "spoilt", 2, algorithm, range(B), **spoils, **how)
     clean = run(tmp_path / "clean", 2, algorithm, range(B), **how)
     assert [facts["refused"] for facts in spoilt.facts] == [[], [[1, POISONED, 7, True]]]
     assert [facts["nonfinite"] for facts in spoilt.facts] == [1, 1]
@@ -475,7 +434,7 @@ def test_a_bad_unroll_of_one_rank_costs_no_other_and_changes_nothing(
 
 
 def test_time_is_up_for_all_when_it_is_for_one(tmp_path: Path) -> None:
-    for status, said in ends(start(tmp_path, 2, "impala", "0", "1", LATE="1")):
+    for status, said in ends(start(__file__, tmp_path, 2, "impala", "0", "1", LATE="1")):
         assert status == 0, said
     assert [facts["reason"] for facts in Outcome(tmp_path, 2).facts] == ["seconds", "seconds"]
 
@@ -484,6 +443,7 @@ def test_time_is_up_for_all_when_it_is_for_one(tmp_path: Path) -> None:
     ("where", "algorithm", "how"),
     [
         *((where, "ppo", how) for where in ("forward", "backward") for how in ({}, SHARD)),
+        ("backward", "impala", {}),
         ("backward", "impala running", DEVICE),
     ],
 )
@@ -491,17 +451,12 @@ def test_a_rank_that_dies_in_a_pass_ends_the_other_with_a_clear_line(
     tmp_path: Path, where: str, algorithm: str, how: dict[str, str]
 ) -> None:
     words = (algorithm, "0", "1")
-    (survivor, said), (victim, _) = ends(start(tmp_path, 2, *words, DIES=where, **how))
+    (survivor, said), (victim, _) = ends(start(__file__, tmp_path, 2, *words, DIES=where, **how))
     assert victim == 9
     assert survivor == 1
     assert "RanksError: rank 0: a collective failed, another rank is gone or stuck" in said
 
 
 if __name__ == "__main__":
-    try:
-        run_rank(Path(sys.argv[1]), sys.argv[2], [int(word) for word in sys.argv[3:]])
-    except BaseException:  # noqa: BLE001  # said, and the status tells
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-    os._exit(0)  # as headrace.launch.learner ends
+    folder, algorithm, *numbers = sys.argv[1:]
+    live(lambda: run_rank(Path(folder), algorithm, [int(word) for word in numbers]))

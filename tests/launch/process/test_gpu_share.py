@@ -18,7 +18,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 def hold(share: float, gpu: str, line: Connection) -> None:
-    """What another learner does: takes its share, says so, and keeps it until it is told."""
+    """Takes its share as another learner does, says so, and keeps it until it is told."""
     try:
         with gpu_share.taken(share, gpu, patience_s=0.0):
             line.send("")
@@ -28,7 +28,7 @@ def hold(share: float, gpu: str, line: Connection) -> None:
 
 
 class Other:
-    """A learner in a process of its own."""
+    """Takes a share in a process of its own."""
 
     def __init__(self, share: float, gpu: str = GPU) -> None:
         self.line, end = FORK.Pipe()

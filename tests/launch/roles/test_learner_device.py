@@ -20,7 +20,7 @@ OLD = (
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of this machine's GPUs; a test adds some."""
+    """Returns the names of this machine's GPUs; a test adds some."""
     names: list[str] = []
     cuda: dict[str, Any] = {
         "is_available": lambda: bool(names),

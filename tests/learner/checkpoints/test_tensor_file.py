@@ -36,7 +36,7 @@ def test_the_file_is_what_safetensors_reads() -> None:
 
 @pytest.fixture
 def gathered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What was gathered, by its number, in order."""
+    """Returns what was gathered, by its number, in order."""
     order: list[int] = []
 
     def whole(tensor: Tensor) -> Tensor:

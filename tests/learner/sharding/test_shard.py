@@ -3,9 +3,7 @@
 This file is also what the ranks run.
 """
 
-import os
 import sys
-import traceback
 from pathlib import Path
 
 import pytest
@@ -19,10 +17,10 @@ from headrace.learner.models.build import build
 from headrace.learner.models.model import Model
 from headrace.learner.ranks import Ranks
 from headrace.learner.sharding.parts import is_spread, load, own_part, whole
-from headrace.learner.sharding.sharded_weights import weights_of
+from headrace.learner.sharding.sharded_weights import ShardedWeights
 from headrace.learner.spaces import Action, Leaf, Part, Spaces, discrete
 from headrace.learner.weights import FlatWeights
-from tests import ports, warm
+from tests.learner.forked_ranks import ends, live, start
 
 pytestmark = pytest.mark.processes
 
@@ -54,12 +52,13 @@ def loss(network: nn.Module, model: Model, obs: Tensor) -> Tensor:
 
 
 def compare(kind: str) -> None:
-    """One rank's whole life: the spread network has half of the columns, its twin has all."""
+    """Trains as one rank: the spread network has half of the columns, its twin has all."""
     torch.set_num_threads(1)
     ranks = Ranks(timeout_s=60.0, cuda=False)
     leaf, action, config = KINDS[kind]
     model, twin = (build(config, Spaces((leaf,), action), seed=3) for _ in range(2))
     network = ranks.network_of(model, None, CONFIG, torch.device("cpu"))
+    parts = [own_part(one) for one in model.parameters()]
     optimisers = [optimiser_step.make_optimiser(CONFIG, net, lr=1e-2) for net in (model, twin)]
     rng = torch.Generator().manual_seed(5)
     for _ in range(STEPS):
@@ -74,13 +73,15 @@ def compare(kind: str) -> None:
             optimiser_step.clip_gradients(CONFIG, list(net.parameters()))
             optimiser.step()
     assert all(is_spread(one) for one in model.parameters())
+    for part, one in zip(parts, model.parameters(), strict=True):
+        assert torch.equal(part, own_part(one))  # it stays where it is
     held = sum(own_part(one).numel() for one in model.parameters())
     assert held <= 0.75 * sum(one.numel() for one in model.parameters())
     for (name, mine), theirs in zip(
         model.state_dict().items(), twin.state_dict().values(), strict=True
     ):
         torch.testing.assert_close(whole(mine), theirs, rtol=1e-4, atol=1e-5, msg=name)
-    dumped = weights_of(model, rank=ranks.rank).dump()
+    dumped = ShardedWeights(model, first=ranks.rank == 0).dump()
     copy = build(config, Spaces((leaf,), action), seed=4)
     load(copy, model.state_dict())
     assert bytes(dumped) == (b"" if ranks.rank else bytes(FlatWeights(copy).dump()))
@@ -89,30 +90,9 @@ def compare(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_the_same_network(kind: str, tmp_path: Path) -> None:
-    port = ports.free()
-    started = []
-    for rank in range(WORLD):
-        place = {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(WORLD),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-        }
-        log = tmp_path / f"{rank}.log"
-        process = warm.nest_of_the_session().fork(
-            __file__, [kind], folder=tmp_path, log=log, env={**os.environ, **place}
-        )
-        started.append((process, log))
-    for process, log in started:
-        assert process.wait(300) == 0, log.read_text()
+    for status, said in ends(start(__file__, tmp_path / "rank", WORLD, kind)):
+        assert status == 0, said
 
 
 if __name__ == "__main__":
-    try:
-        compare(sys.argv[1])
-    except BaseException:  # noqa: BLE001  # said, and the status tells
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-    os._exit(0)  # as headrace.launch.learner ends
+    live(lambda: compare(sys.argv[2]))
