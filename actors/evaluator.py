@@ -41,9 +41,10 @@ class Scores(NamedTuple):
     metrics: Mapping[str, list[float]] = MappingProxyType({})
 
     @property
-    def outcomes(self) -> tuple[int, int]:
-        """Counts games won and lost: those that paid more than 0, or less."""
-        return sum(one > 0 for one in self.returns), sum(one < 0 for one in self.returns)
+    def outcomes(self) -> tuple[int, int, int]:
+        """Counts games won, drawn and lost: those that paid more than 0, 0, or less."""
+        won, lost = sum(one > 0 for one in self.returns), sum(one < 0 for one in self.returns)
+        return won, len(self.returns) - won - lost, lost
 
 
 class Seated(NamedTuple):

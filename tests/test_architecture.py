@@ -81,7 +81,8 @@ MAY_IMPORT = {
         "actors/stepping/groups learner"
     ),
     "actors/league": (
-        "actors actors/acting actors/stepping broker broker/weights learner learner/models"
+        "actors actors/acting actors/envs actors/stepping broker broker/weights learner "
+        "learner/models"
     ),
     "launch": (
         "actors actors/acting actors/envs broker broker/protocol broker/security learner "
@@ -104,7 +105,8 @@ MAY_IMPORT = {
         "learner/batches learner/checkpoints learner/models learner/models/population"
     ),
     "launch/ratings": (
-        "actors actors/acting actors/envs broker launch/config launch/process launch/results"
+        "actors actors/acting actors/envs actors/policies broker launch/config launch/process "
+        "launch/results learner"
     ),
     "launch/comparison": "broker launch/config launch/process launch/results",
     "launch/explain": (
@@ -152,8 +154,8 @@ MAY_IMPORT = {
         "broker launch/comparison launch/config launch/local launch/process launch/results"
     ),
     "launch/policies": (
-        "actors actors/policies broker broker/peers launch/config launch/local launch/monitor "
-        "launch/process launch/results launch/roles"
+        "actors actors/league actors/policies broker broker/peers launch/config launch/local "
+        "launch/monitor launch/process launch/results launch/roles"
     ),
     "launch/node": (
         "broker broker/transport launch/config launch/policies launch/process launch/roles "

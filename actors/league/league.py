@@ -1,106 +1,109 @@
 """Seats others beside the policy while it learns.
 
-In a share of an environment's episodes one agent learns, each time another one, and one of the
-league plays all others. Their steps reach the unroll as dead ones, from which nobody learns.
+In a share of an environment's episodes one side learns, each time another one, and members of the
+league play all others. Their steps reach the unroll as dead ones, from which nobody learns.
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.actors.acting.previous_step import Arrays, Rows
-from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.config import LeagueConfig
-from headrace.actors.league.matchmaking import Candidate, Record, chances, rule
+from headrace.actors.league.opponents import Member, Opponents
 from headrace.actors.stepping.stepper import Answer, Frame
-from headrace.broker.league_results import OPPONENTS, PAST
 from headrace.broker.weights.blobs import Blob
-from headrace.broker.weights.snapshots import Snapshots
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED
 
 log = logging.getLogger(__name__)
 
-_NOBODY = 0  # in the place of a player: the policy itself plays
+
+class Match(NamedTuple):
+    """Describes an episode to a policy that plays in it."""
+
+    players: Sequence[Member | None] = ()  # by agent; None, or nobody named = the policy plays it
+    judged: Sequence[int] = ()  # agents by whose return it is judged; () = not by the policy's
+    opponents: Sequence[Member] = ()  # of whoever learns
 
 
-@dataclass(slots=True)
-class _Member:
-    player: PolicyLike
-    number: int  # above 0, never given twice
-    name: str = ""  # in league.others; "" = weights of before
-    version: int = -1  # of such weights
-    record: Record = field(default_factory=Record)
+ALL_LEARN: Final = Match()
 
-    @property
-    def opponent(self) -> str:
-        """Returns what it is called in results."""
-        return OPPONENTS[self.number] if self.name else PAST
 
-    @property
-    def candidate(self) -> Candidate:
-        """Returns what a rule is told of it."""
-        return Candidate(self.name, self.version, self.record.games, self.record.share)
+class Draws(Protocol):
+    """Draws who plays, and keeps who may be met."""
+
+    def took(self, blob: Blob) -> bool:
+        """Hears of newer weights of the policy; says whether they are kept."""
+
+    def match(self, env: int, episode: float) -> Match:
+        """Returns who plays in an episode that has begun; asked once for each."""
+
+
+class SelfPlay:
+    """Draws for a policy that plays all agents: one of these learns, somebody plays the others."""
+
+    def __init__(
+        self, config: LeagueConfig, opponents: Opponents, *, envs: int, agents: int, seed: int
+    ) -> None:
+        self._share, self._opponents, self._agents = config.share, opponents, agents
+        self._dice = league_dice(seed)
+        self._seat = [0] * envs  # of the agent that learns next to somebody
+
+    def took(self, blob: Blob) -> bool:
+        return self._opponents.took(blob)
+
+    def match(self, env: int, episode: float) -> Match:
+        del episode
+        member = self._opponents.draw(self._dice) if self._dice.random() < self._share else None
+        if member is None:
+            return ALL_LEARN
+        self._seat[env] = seat = (self._seat[env] + 1) % self._agents
+        players = [None if agent == seat else member for agent in range(self._agents)]
+        return Match(players, (seat,), (member,))
+
+
+def league_dice(seed: int) -> np.random.Generator:
+    """Returns dice that fall in other ways than all others of this seed."""
+    return np.random.default_rng(np.random.SeedSequence(seed).spawn(2)[1])
 
 
 class League:
-    """Draws who plays in each episode, and plays for them."""
+    """Follows the episodes of a policy's agents, and plays for those who do not learn in them."""
 
     def __init__(
         self,
-        config: LeagueConfig,
         frame: Frame,
+        draws: Draws,
         *,
-        snapshot: Callable[[Blob], PolicyLike],
-        others: Mapping[str, PolicyLike],
-        seed: int,
+        episodes: NDArray[Any] | None = None,
         tell: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
+        """Follows what this frame shows. `episodes`: the number of each environment's, by
+        environment; None = as the frame counts them."""
         # Versions from before the first that is taken, which others have kept; none are left then.
         self.earlier: list[Blob] = []
-        self._config, self._frame = config, frame
-        self._rule = rule(config.pick)
-        self._snapshot = snapshot  # makes a player of weights, which it copies
+        self._frame, self._draws = frame, draws
         self._tell = tell  # whom each game was with, and how it ended: won, drawn or lost
-        self._dice = np.random.default_rng(np.random.SeedSequence(seed).spawn(2)[1])
-        self._others = [
-            _Member(player, number, name) for number, (name, player) in enumerate(others.items(), 1)
-        ]
-        self._snapshots: Snapshots[_Member] = Snapshots(every=config.every, keep=config.keep)
-        self._next = len(self._others) + 1  # number of the next member
-        # By number: all that are in the league, or still play.
-        self._members = {member.number: member for member in self._others}
         columns = frame.groups * frame.envs
         envs = columns // frame.agents
         self._columns = np.arange(columns)
-        self._who = np.zeros(columns, np.int64)  # plays this column: a member's number, or _NOBODY
-        self._episode = np.full(envs, -1.0)  # of each environment, as the frame counts them
-        self._seat = np.zeros(envs, np.int64)  # of the agent that learns, where others play
+        self._hidden = np.zeros(columns, np.bool_)  # somebody else plays this column
+        self._episodes = frame.begun[:: frame.turns] if episodes is None else episodes
+        self._episode = np.full(envs, -1, self._episodes.dtype)  # of each environment, as it was
+        self._matches = [ALL_LEARN] * envs
         self._paid = np.zeros(columns)  # in this episode
         self._ended = np.zeros(envs, np.bool_)  # an agent of it has ended, as at its true end
 
     def took(self, blob: Blob) -> None:
         """Keeps these weights, if it is time to."""
-        begun = [str(one.announce.version) for one in self.earlier if self._keep(one)]
+        begun = [str(one.announce.version) for one in self.earlier if self._draws.took(one)]
         self.earlier.clear()
         if begun:
             log.info("the league begins with versions %s", ", ".join(begun))
-        self._keep(blob)
-
-    def _keep(self, blob: Blob) -> bool:
-        version = blob.announce.version
-        if not self._snapshots.due(version):
-            return False
-        member = _Member(self._snapshot(blob), self._next, version=version)
-        self._next += 1
-        self._members[member.number] = member
-        self._snapshots.add(version, member)
-        playing = {member.number for member in self._pool()} | set(self._who.tolist())
-        self._members = {n: one for n, one in self._members.items() if n in playing}
-        return True
+        self._draws.took(blob)
 
     def act(
         self,
@@ -113,11 +116,15 @@ class League:
         """Writes the actions of the others, and the memory after them."""
         columns = self._columns[rows]
         self._follow(columns)
-        who = self._who[columns]
-        for number in set(who.tolist()) - {_NOBODY}:
-            at = np.flatnonzero(who == number)
+        places: dict[Member, list[int]] = {}
+        for place in np.flatnonzero(self._hidden[columns]).tolist():
+            env, agent = divmod(int(columns[place]), self._frame.agents)
+            member = self._matches[env].players[agent]
+            assert member is not None
+            places.setdefault(member, []).append(place)
+        for member, at in places.items():
+            player = member.player
             shown = {name: array[at] for name, array in seen.items()}
-            player = self._members[number].player
             kept = before[at] if before is not None and player.memory else None
             chosen, _, after = player.act(shown, kept)
             actions[at] = chosen
@@ -127,51 +134,41 @@ class League:
     def hide(self, rows: Rows, answer: Answer) -> None:
         """Makes dead steps of those that others played."""
         reward, flags, metrics = answer
-        theirs = self._who[rows] != _NOBODY
+        theirs = self._hidden[rows]
         reward[theirs], flags[theirs] = 0.0, DEAD
         if metrics is not None:
             metrics[theirs] = np.nan
 
     def _follow(self, columns: NDArray[np.int64]) -> None:
         """Counts what the newest steps of these columns paid; where an episode has begun, the one
-        before it is judged and seats are drawn."""
+        before it is judged and the next one's players are drawn."""
         frame = self._frame
         self._paid[columns] += frame.reward[columns]
         ended = columns[frame.flags[columns] & (TERMINATED | TRUNCATED) != 0]
         self._ended[ended // frame.agents] = True
         envs = np.unique(columns // frame.agents)
-        episodes = frame.begun[envs * frame.turns]
+        episodes = self._episodes[envs]
         began = episodes != self._episode[envs]
         self._episode[envs] = episodes
-        for env in envs[began].tolist():
+        for env, episode in zip(envs[began].tolist(), episodes[began].tolist(), strict=True):
             self._judge(env)
-            self._draw(env)
+            self._seat(env, self._draws.match(env, episode))
 
     def _judge(self, env: int) -> None:
-        """Records how the episode ended for the agent that learned in it, if others played and it
-        has come to its end."""
+        """Records how the episode ended, if it is judged by this policy's return and has come to
+        its end."""
+        match, first = self._matches[env], env * self._frame.agents
+        if match.judged and self._ended[env]:
+            paid = float(self._paid[[first + agent for agent in match.judged]].sum())
+            for member in match.opponents:
+                member.record.add((np.sign(paid) + 1) / 2)
+                self._tell(member.opponent, "won" if paid > 0 else "lost" if paid < 0 else "drawn")
+        self._paid[first : first + self._frame.agents], self._ended[env] = 0.0, False
+
+    def _seat(self, env: int, match: Match) -> None:
+        self._matches[env] = match
         first = env * self._frame.agents
-        seats = slice(first, first + self._frame.agents)
-        number = int(self._who[seats].max())
-        if number != _NOBODY and self._ended[env]:
-            paid = self._paid[first + self._seat[env]]
-            member = self._members[number]
-            member.record.add((np.sign(paid) + 1) / 2)
-            self._tell(member.opponent, "won" if paid > 0 else "lost" if paid < 0 else "drawn")
-        self._paid[seats], self._ended[env] = 0.0, False
-
-    def _draw(self, env: int) -> None:
-        agents, pool = self._frame.agents, self._pool()
-        first = env * agents
-        seats = self._who[first : first + agents]
-        seats[:] = _NOBODY
-        if pool and self._dice.random() < self._config.share:
-            league = [member.candidate for member in pool]
-            likely = chances(self._config.pick, self._rule, league)
-            seats[:] = pool[int(self._dice.choice(len(pool), p=likely))].number
-            self._seat[env] = (self._seat[env] + 1) % agents
-            seats[self._seat[env]] = _NOBODY
-
-    def _pool(self) -> list[_Member]:
-        """Returns who may be met; the newest weights come last."""
-        return [*self._others, *self._snapshots.kept.values()]
+        seats = self._hidden[first : first + self._frame.agents]
+        seats[:] = False
+        for agent, member in enumerate(match.players):
+            seats[agent] = member is not None

@@ -1,5 +1,7 @@
 """Shows an environment that several policies share as one of gymnasium's."""
 
+import itertools
+import secrets
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +19,7 @@ from headrace.actors.envs.convert import Writer
 from headrace.actors.envs.info_metrics import InfoMetrics
 from headrace.actors.envs.make import make_agents
 from headrace.actors.envs.where import Where
-from headrace.actors.policies.seats import Seats, seats_of, sizes, whose_turn
+from headrace.actors.policies.seats import Seats, episode_of, seats_of, sizes, whose_turn
 from headrace.actors.stepping.groups.agents import show_dead, show_first, show_news
 
 
@@ -41,7 +43,9 @@ class JointEnv(RawEnv):
         self.play = play_of(env)
         memory = memoryview(bytearray(nbytes))
         self._seen = np.frombuffer(memory, np.uint8)
-        self._turn = whose_turn(self._seen[None])
+        self._turn, self._episode = whose_turn(self._seen[None]), episode_of(self._seen[None])
+        # An environment that is made again must not repeat a number.
+        self._episodes = itertools.count(secrets.randbits(32))
         self._columns = [_Columns(env, one, memory) for one in seats]
         # By agent: its number over all seats, whose it is, and its place there.
         self._of: dict[str, tuple[int, _Columns, int]] = {}
@@ -60,6 +64,7 @@ class JointEnv(RawEnv):
         """Begins an episode, with a dead step for all."""
         del options
         came = self.play.reset(seed)
+        self._episode[0] = next(self._episodes)
         for columns in self._columns:
             columns.begin(came)
         if self._untold is not None:

@@ -23,7 +23,8 @@ from headrace.actors.envs.make import make_any, spaces_of_any
 from headrace.actors.stepping.stepper import Frame
 from headrace.learner.spaces import Spaces
 
-_TURN: Final = np.dtype(np.int64)  # at the end of an observation
+# At the end of an observation: whose turn it is, and the number of the episode.
+_TAIL: Final = np.dtype([("turn", np.int64), ("episode", np.int64)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +106,20 @@ def untrained(config: EnvConfig) -> list[tuple[str, EnvConfig]]:
 def sizes(seats: Sequence[Seats]) -> tuple[int, int]:
     """Returns the bytes of an observation, and the numbers of an action, of all together."""
     last = seats[-1]
-    return last.at + last.nbytes + _TURN.itemsize, last.first + last.numbers
+    return last.at + last.nbytes + _TAIL.itemsize, last.first + last.numbers
 
 
 def whose_turn(observations: NDArray[Any]) -> NDArray[np.int64]:
     """Returns the numbers of the agents whose turn it is, in these observations [.., bytes]; agents
     are counted over all seats."""
-    found: NDArray[np.int64] = observations[..., -_TURN.itemsize :].view(_TURN)[..., 0]
+    return _tail(observations, "turn")
+
+
+def episode_of(observations: NDArray[Any]) -> NDArray[np.int64]:
+    """Returns the numbers of the episodes of which these observations [.., bytes] are."""
+    return _tail(observations, "episode")
+
+
+def _tail(observations: NDArray[Any], name: str) -> NDArray[np.int64]:
+    found: NDArray[np.int64] = observations[..., -_TAIL.itemsize :].view(_TAIL)[..., 0][name]
     return found

@@ -14,7 +14,7 @@ import numpy as np
 from headrace.actors.acting.frame_stacks import FrameStacks
 from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.action_converter import Rows
-from headrace.actors.policies.seats import Seats, sizes, whose_turn
+from headrace.actors.policies.seats import Seats, episode_of, sizes, whose_turn
 from headrace.actors.policies.view import View
 from headrace.actors.stepping.stepper import EnvFailure, Stepper, ThreadReply
 from headrace.learner.spaces import DEAD
@@ -43,7 +43,9 @@ class SharedStepper:
         self.stepper = stepper
         groups, envs = stepper.frame.groups, stepper.frame.envs
         self._actions = np.zeros((groups, envs, sizes(seats)[1]), np.float32)
-        self._turn = whose_turn(stepper.frame.obs["obs"]) if seats[0].turns else None
+        seen = stepper.frame.obs["obs"]
+        self._turn = whose_turn(seen) if seats[0].turns else None
+        self.episodes = episode_of(seen)  # of each environment, by number
         self._missing = [0] * groups  # how many have not said what their agents do
         # By group: when the first said so that learns from it; 0 = none has, since its last step.
         # Where agents take turns: when one of them was shown it.
@@ -138,6 +140,7 @@ class PolicyStepper:
         self.spaces, self.frame, self.over = view.seats.spaces, view.frame, over
         self.whole = shared.stepper  # steps the environments, for all policies
         self.beside = self.whole.beside
+        self.episodes = shared.episodes
         self.news: asyncio.Event | None = None  # the caller's, from start() on
         self.may_begin: Callable[[int], bool] = lambda _: False  # it has credit for this group
         self.tell_unrecorded: Callable[[int], object] = lambda _: None  # so many agent steps

@@ -147,12 +147,11 @@ def check(run: Run) -> None:
             f"pacing.max_lag_hard is {run.pacing.max_lag_hard}; it must be above pacing.max_lag,"
             f" {run.pacing.max_lag}, or ordinary unrolls would be settled as stale"
         )
-    for place, given in (
-        ("league.share", run.league.share),
+    for place, named in (
         ("evaluate.against", run.evaluate.against),
         ("env.curriculum", run.env.curriculum),
     ):
-        if given and run.env.agents:
+        if named and run.env.agents:
             raise ConfigError(
                 f"{place} needs a policy that plays all agents; env.agents names only"
                 f" {', '.join(run.env.agents)}"

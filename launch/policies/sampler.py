@@ -21,6 +21,7 @@ from headrace.actors.sampler import Sampler
 from headrace.broker.peers.sampler import SamplerEnd
 from headrace.launch.config import allowed_code
 from headrace.launch.config.run_file import ConfigError, Run
+from headrace.launch.policies.leagues import leagues
 from headrace.launch.process import descriptors, logs, runtime, sd_notify
 from headrace.launch.process.node_reports import WANTS_ACT, ProcessFigures, ReportSender
 from headrace.launch.results.loaded_run import named_player, trained_policy
@@ -110,10 +111,19 @@ async def _sample(
             seed=seed,
             sampler=players[0].end.name,
         )
-        for one, run, view in zip(players, runs, views, strict=True):
+        metrics = [one.metrics for one in players]
+        others = leagues(runs, views, metrics, seed=seed, check=check)
+        for one, run, view, league in zip(players, runs, views, others, strict=True):
             one.view = view
             one.reading.sampler = one.sampler = build(
-                one.end, run, seed=seed, metrics=one.metrics, shared=view, shelf=one.shelf
+                one.end,
+                run,
+                seed=seed,
+                metrics=one.metrics,
+                shared=view,
+                others=league,
+                beside=one.options.ledger,
+                shelf=one.shelf,
             )
         try:
             async with asyncio.TaskGroup() as playing_group:

@@ -1,76 +1,67 @@
 """`headrace rate`: plays what a run was at different times, and others, against each other.
 
-Each of a pair plays one agent against the other, by turns each seat. Written to league.json in the
-run's folder.
+Of one policy each of a pair plays one agent against the other, by turns each seat. Written to
+league.json in the run's folder.
 """
 
 import itertools
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from headrace.actors import evaluator
 from headrace.actors.acting.opponents import RANDOM
 from headrace.actors.acting.trained_policy import PolicyLike
+from headrace.actors.config import EvaluateConfig
 from headrace.actors.envs.make import look_at
 from headrace.broker import durable
-from headrace.launch.config import run_file
+from headrace.launch.config import run_file, starts
 from headrace.launch.process import runtime
-from headrace.launch.ratings import elo
-from headrace.launch.results import loaded_run, text_table
+from headrace.launch.ratings.rated import Rated
+from headrace.launch.ratings.two_policies import between_policies
+from headrace.launch.results import loaded_run
 from headrace.launch.results.report import RATINGS
 
 _SIDE_BY_SIDE = 32  # games
 
 
-class Rated(NamedTuple):
-    """Holds who played, how each pair's games ended, and the ratings with their intervals."""
-
-    names: list[str]
-    results: NDArray[np.int64]  # [players, players, won drawn lost], of the first of the pair
-    rating: elo.Numbers
-    low: elo.Numbers
-    high: elo.Numbers
-
-    @classmethod
-    def of(cls, names: list[str], results: NDArray[np.int64]) -> "Rated":
-        return cls(names, results, elo.ratings(results), *elo.intervals(results))
-
-    def table(self) -> str:
-        """Returns ratings and shares of points, the best first."""
-        share = _both_ways(self.results)
-        order = np.argsort(-self.rating, kind="stable")
-        rows = [["player", "rating", "95 % interval", *(self.names[at] for at in order)]]
-        for at in order:
-            cells = ["" if np.isnan(share[at, of]) else f"{share[at, of]:.0%}" for of in order]
-            interval = f"{self.low[at]:.0f} to {self.high[at]:.0f}"
-            rows.append([self.names[at], f"{self.rating[at]:.0f}", interval, *cells])
-        return "\n".join(text_table.columns(rows, words=(0,)))
-
-    def as_json(self) -> str:
-        plain = {
-            "players": self.names,
-            "rating": self.rating.round(1).tolist(),
-            "low": self.low.round(1).tolist(),
-            "high": self.high.round(1).tolist(),
-            "won_drawn_lost": self.results.tolist(),
-        }
-        return json.dumps(plain)
-
-
 def rate(run_dir: Path, *, players: int, games: int, others: Sequence[str], greedy: bool) -> int:
     """Plays the games and prints the table; returns the exit status."""
-    newest = loaded_run.load(run_dir, "newest")
     torch.set_num_threads(1)
+    folders = starts.policy_folders(run_dir)
+    newest = [loaded_run.load(folder, "newest") for folder in folders or [run_dir]]
     how = msgspec.structs.replace(
-        newest.run.evaluate, episodes=games, envs=min(games, _SIDE_BY_SIDE), greedy=greedy
+        newest[0].run.evaluate, episodes=games, envs=min(games, _SIDE_BY_SIDE), greedy=greedy
     )
+    if folders:
+        rated = between_policies(folders, newest, how, players=players, others=others)
+    else:
+        rated = _of_one(run_dir, newest[0], how, players=players, others=others)
+    print(rated.table())  # noqa: T201
+    try:
+        durable.write(run_dir / RATINGS, rated.as_json() + "\n")
+    except OSError as error:
+        raise run_file.ConfigError(f"cannot write {run_dir / RATINGS}: {error.strerror}") from error
+    return runtime.OK
+
+
+def _of_one(
+    run_dir: Path,
+    newest: loaded_run.LoadedRun,
+    how: EvaluateConfig,
+    *,
+    players: int,
+    others: Sequence[str],
+) -> Rated:
+    """Plays everybody against everybody, by turns each seat."""
+    if newest.run.env.agents:
+        raise run_file.ConfigError(
+            f"{run_dir}: its policy plays only {', '.join(newest.run.env.agents)}, and cannot play"
+            " against itself; of two policies rate the folder that holds both"
+        )
     agents = look_at(newest.run.env)[1]
     evaluator.check_others(newest.run.env, agents, "rate")
     league: dict[str, PolicyLike] = {}
@@ -91,19 +82,5 @@ def rate(run_dir: Path, *, players: int, games: int, others: Sequence[str], gree
         scores = evaluator.play(
             league[names[first]], newest.run.env, newest.spaces, how, against=league[names[second]]
         )
-        won, lost = scores.outcomes
-        results[first, second] = won, games - won - lost, lost
-    rated = Rated.of(names, results)
-    print(rated.table())  # noqa: T201
-    try:
-        durable.write(run_dir / RATINGS, rated.as_json() + "\n")
-    except OSError as error:
-        raise run_file.ConfigError(f"cannot write {run_dir / RATINGS}: {error.strerror}") from error
-    return runtime.OK
-
-
-def _both_ways(results: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Returns shares of points; where only one of a pair came first, the other's is the rest."""
-    share = elo.points(results)
-    rest = 1.0 - share.T
-    return np.where(np.isnan(share), rest, share)
+        results[first, second] = scores.outcomes
+    return Rated.of(names, results)

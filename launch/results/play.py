@@ -112,8 +112,7 @@ def result_text(
 
 
 def _outcomes(scores: evaluator.Scores, against: str) -> str:
-    won, lost = scores.outcomes
-    drawn = len(scores.returns) - won - lost
+    won, drawn, lost = scores.outcomes
     return f"outcome     {won} won, {drawn} drawn, {lost} lost against {against}"
 
 

@@ -13,11 +13,11 @@ from headrace.actors.acting.central.choice import PLACES, Choice
 from headrace.actors.acting.central.client import CentralNetwork
 from headrace.actors.acting.others import NO_OTHERS
 from headrace.actors.acting.policy import Policy
-from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.batching_wait import BatchingWait
 from headrace.actors.crash_budget import CrashBudget
 from headrace.actors.evaluator import check_others
-from headrace.actors.league.league import League
+from headrace.actors.league.league import League, SelfPlay
+from headrace.actors.league.players import Played, opponents
 from headrace.actors.metrics import SamplerMetrics
 from headrace.actors.policies.shared_stepper import PolicyStepper
 from headrace.actors.policies.sharing import Learner, share
@@ -26,7 +26,6 @@ from headrace.actors.stepping.choose import make_stepper
 from headrace.actors.stepping.stepper import Stepper
 from headrace.broker.peers.sampler import SamplerEnd
 from headrace.broker.protocol.fields import MAX_VERSION
-from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import allowed_code as allowing
 from headrace.launch.config import keyring, run_file, shared_run
 from headrace.launch.process import descriptors, logs, runtime, sd_notify
@@ -170,15 +169,18 @@ def build(
     metrics: SamplerMetrics,
     check: Check = lambda _: None,
     shared: PolicyStepper | None = None,
+    others: League | None = None,
     beside: Path | None = None,
     shelf: Path | None = None,
 ) -> Sampler:
     """Makes environments and policy by the run, and asks the broker for credit. `check` gets the
     run of a folder of the league before any code that it names is asked. `shared`: environments
-    in which other policies play as well; None = they are this policy's alone. `beside`: a folder
-    in the run's own, if that is on this machine: a league begins with the weights kept there.
+    in which other policies play as well; None = they are this policy's alone. `others`: the league
+    of policies that learn beside each other. `beside`: a folder in the run's own, if that is on
+    this machine: a league begins with the weights kept there.
     `shelf`: where a relay of this machine puts weights."""
     torch.set_num_threads(min(run.actor.threads, runtime.cores()))
+    alone = shared is None
     if shared is None and run.env.others:
         player = functools.partial(named_player, "env.others", seed=seed, check=check)
         one = learner(run, end, metrics)
@@ -195,7 +197,8 @@ def build(
     )
     if run.actor.acting != "local":
         _act_centrally(policy, stepper, run, shelf)
-    others = _league(run, stepper, policy, seed, metrics, check) if run.league.share else None
+    if alone and run.league.share:
+        others = _league(run, stepper, seed, metrics, check)
     if others is not None:
         others.earlier = end.weights.past
     if others is not None and beside is not None:
@@ -276,31 +279,19 @@ def _act_centrally(policy: Policy, stepper: Stepper, run: run_file.Run, shelf: P
 
 
 def _league(
-    run: run_file.Run,
-    stepper: Stepper,
-    policy: Policy,
-    seed: int,
-    metrics: SamplerMetrics,
-    check: Check,
+    run: run_file.Run, stepper: Stepper, seed: int, metrics: SamplerMetrics, check: Check
 ) -> League:
-    """Returns who plays with the policy while it learns."""
-    spaces, frame = stepper.spaces, stepper.frame
+    """Returns who plays with a policy that learns alone."""
+    frame = stepper.frame
+    if run.env.agents:
+        raise run_file.ConfigError(
+            "league.share needs a policy that plays all agents, or others that learn beside it;"
+            f" env.agents names only {', '.join(run.env.agents)}"
+        )
     check_others(run.env, frame.agents, "league.share")
-
-    def snapshot(blob: Blob) -> Policy:
-        own = seed + blob.announce.version + 1  # their dice fall in other ways
-        past = Policy(run.model, spaces, seed=own, precision=run.actor.precision)
-        past.load(blob)
-        return past
-
-    others: dict[str, PolicyLike] = {}
-    for name in run.league.others:
-        others[name] = other = named_player("league.others", name, spaces, seed, check)
-        if (other.memory, other.previous) not in ((0, False), (policy.memory, policy.previous)):
-            raise run_file.ConfigError(
-                f"league.others = {name!r}: its policy remembers {other.memory} numbers, this run's"
-                f" {policy.memory} (model.core, core_units, previous): they must be alike"
-            )
-    return League(
-        run.league, frame, snapshot=snapshot, others=others, seed=seed, tell=metrics.game_ended
-    )
+    player = functools.partial(named_player, "league.others", seed=seed, check=check)
+    played = Played(run.model, stepper.spaces, run.actor)
+    met = opponents(run.league, played, player, seed=seed)
+    envs = frame.groups * frame.envs // frame.agents
+    draws = SelfPlay(run.league, met, envs=envs, agents=frame.agents, seed=seed)
+    return League(frame, draws, tell=metrics.game_ended)

@@ -1,8 +1,9 @@
 """Plays games of a league: the policy learns from its own steps alone, and meets whom it should."""
 
 import asyncio
+import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from headrace.actors.acting.policy import Policy
+from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.config import EnvConfig, LeagueConfig, Stepping
-from headrace.actors.league.league import League
+from headrace.actors.league.league import League, SelfPlay
 from headrace.actors.league.matchmaking import Candidate
+from headrace.actors.league.opponents import Opponents
 from headrace.actors.stepping.stepper import Frame, Stepper
 from headrace.broker.weights.blobs import Blob
 from headrace.learner.config import ModelConfig
@@ -65,13 +68,10 @@ def test_a_column_holds_what_its_agent_lived_through_while_the_policy_played_it(
     )
 
     def others(stepper: Stepper) -> League:
-        return League(
-            LeagueConfig(share=share, keep=0, others=("other",)),
-            stepper.frame,
-            snapshot=lambda _: Other(),
-            others={"other": Other()},
-            seed=seed,
-        )
+        config = LeagueConfig(share=share, keep=0, others=("other",))
+        met = Opponents(config, snapshot=lambda _: Other(), others={"other": Other()})
+        draws = SelfPlay(config, met, envs=wide, agents=agents, seed=seed)
+        return League(stepper.frame, draws)
 
     end = asyncio.run(
         sampled(
@@ -123,6 +123,10 @@ class Moves:
         return np.full(count, self.move), np.zeros(count, np.float32), None
 
 
+def met_in(config: LeagueConfig, **others: Moves) -> Opponents:
+    return Opponents(config, snapshot=lambda blob: Moves(blob.announce.version), others=others)
+
+
 class Table:
     """Plays games of two agents in one environment, by hand."""
 
@@ -130,14 +134,9 @@ class Table:
         self.frame = Frame.empty(TWO, groups=1, envs=2)
         self.frame.agents = 2
         self.told: list[tuple[str, str]] = []
-        self.league = League(
-            config,
-            self.frame,
-            snapshot=lambda blob: Moves(blob.announce.version),
-            others=others,
-            seed=seed,
-            tell=lambda *game: self.told.append(game),
-        )
+        self.met = met_in(config, **others)
+        draws = SelfPlay(config, self.met, envs=1, agents=2, seed=seed)
+        self.league = League(self.frame, draws, tell=lambda *game: self.told.append(game))
 
     def act(self) -> list[int]:
         """Returns the moves; the policy's is -1."""
@@ -279,10 +278,18 @@ def test_who_leaves_the_league_plays_its_game_to_the_end() -> None:
 def test_the_league_does_not_grow_with_the_run() -> None:
     """Holds nobody in memory who has left the league and has no game to end."""
     table = Table(LeagueConfig(share=1.0, every=1, keep=4), other=Moves(-2))
+    alive: weakref.WeakSet[Moves] = weakref.WeakSet()
+    made = table.met._snapshot
+
+    def snapshot(blob: Blob) -> PolicyLike:
+        alive.add(player := cast(Moves, made(blob)))
+        return player
+
+    table.met._snapshot = snapshot
     for version in range(1000):
         table.league.took(blob_of(version))
         table.game()
-        assert len(table.league._members) <= 4 + 1 + 1  # kept, the other, and one in its last game
+        assert len(alive) <= 4 + 1  # kept, and one in its last game
 
 
 def test_a_snapshot_stays_what_it_was() -> None:
@@ -303,13 +310,13 @@ def test_a_snapshot_stays_what_it_was() -> None:
     frame = Frame.empty(TWO, groups=1, envs=2)
     frame.agents = 2
     made: list[Policy] = []
-    league = League(
-        LeagueConfig(share=1.0, every=1),
-        frame,
+    config = LeagueConfig(share=1.0, every=1)
+    met = Opponents(
+        config,
         snapshot=lambda blob: made.append(snapshot(blob)) or made[-1],  # type: ignore[func-returns-value]
         others={},
-        seed=1,
     )
+    league = League(frame, SelfPlay(config, met, envs=1, agents=2, seed=1))
     seen: dict[str, NDArray[Any]] = {"obs": np.linspace(-3, 3, 64, dtype=np.float32)[:, None]}
     for version in range(3):
         live.load(blob := weights(version))

@@ -51,7 +51,6 @@ def test_every_shipped_run_loads_under_its_own_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("league.share=0.5", "league.share needs a policy that plays all agents"),
         ("evaluate.against=random", "evaluate.against needs a policy that plays all agents"),
         ("env.curriculum=own:harder", "env.curriculum needs a policy that plays all agents"),
         ("env.agents=[]", "name its own in env.agents"),

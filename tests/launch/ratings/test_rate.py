@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from headrace.launch.ratings.rate import Rated
+from headrace.launch.ratings.rated import Rated
 from headrace.launch.results.loaded_run import spread
 
 

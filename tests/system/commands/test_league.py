@@ -1,10 +1,15 @@
 """A run with a league, from training to ratings; and what cannot have one."""
 
 import json
+import os
+import signal
 
 import pytest
 
+from headrace.broker.journal import audit
 from headrace.launch.results import loaded_run
+from tests.system.commands.test_policies import LEARNS_S, exact, process_of
+from tests.system.commands.test_policies import train as train_policies
 from tests.system.commands.test_train import check_books
 from tests.system.conftest import Place, until
 
@@ -96,6 +101,79 @@ def test_a_resumed_run_meets_what_it_was(place: Place) -> None:
     check_books(place)
 
 
+TWO = (
+    NIM.replace("envs = 32", "envs = 1").replace("steps = 40000", "steps = 15000")
+    + """
+[pacing]
+batch_unrolls = 16
+
+[actor]
+groups = 32
+
+[broker]
+beat_s = 0.2
+lease_s = 2.0
+
+[policies.first]
+agents = ["first"]
+
+[policies.second]
+agents = ["second"]
+"""
+)
+
+
+@pytest.mark.parametrize("stepping", ["inline", "processes"])
+def test_policies_of_a_game_meet_what_the_other_was(place: Place, stepping: str) -> None:
+    place.run = place.toml("nim.toml", TWO)
+    how = ("--no-evaluate", "--quiet", "--set", f"actor.stepping={stepping}")
+    process = train_policies(place, *how)
+    assert process.ends(timeout_s=LEARNS_S) == 0, process.text()
+    for name in ("first", "second"):
+        summary = json.loads((place.out / name / "summary.json").read_text())
+        assert [row["opponent"] for row in summary["league"]] == ["past", "random"]
+        assert all(row["won"] + row["lost"] > 20 for row in summary["league"])
+        exact(place.out / name)
+    games = ("--players", "2", "--games", "20")
+    rate = place.headrace("rate", str(place.out), *games)
+    assert rate.ends() == 0, rate.text()
+    rated = json.loads((place.out / "league.json").read_text())
+    sides = [name.split()[0] for name in rated["players"]]
+    assert sides == ["first"] * 3 + ["second"] * 3
+    for side, row in zip(sides, rated["won_drawn_lost"], strict=True):
+        played = [sum(pair) for pair in row]
+        assert played == ([0, 0, 0, 20, 20, 20] if side == "first" else [0] * 6)
+    one_side = place.headrace("rate", str(place.out / "first"), *games)
+    assert one_side.ends() == 2 and "its policy plays only first" in one_side.text()
+    unlike = place.headrace("rate", str(place.out), *games, "--against", "random")
+    assert unlike.ends() == 2 and "does not say for which" in unlike.text()
+    alone = ("--resume", "--set", "policies.second.stop.steps=20000")
+    again = train_policies(place, "--no-evaluate", "--quiet", *alone)
+    assert again.ends(timeout_s=LEARNS_S) == 0, again.text()
+    assert exact(place.out / "second").env_steps >= 20000, "it learns on, with nobody to meet"
+
+
+def test_a_sampler_of_two_policies_that_is_started_again_meets_their_past(place: Place) -> None:
+    place.run = place.toml("nim.toml", TWO.replace("steps = 15000", "steps = 100_000_000"))
+    (place.folder / "rules.py").write_text(RULE)
+    process = train_policies(place, "--no-evaluate", "--quiet", "--set", "league.pick=rules:note")
+    folders = [place.out / name for name in ("first", "second")]
+    until(
+        lambda: all(len(loaded_run.versions(one, "checkpoints")) > 1 for one in folders),
+        "both have a past",
+    )
+    os.kill(process_of(process, "actor"), signal.SIGKILL)
+    met = place.folder / "met"
+    met.unlink()
+    until(lambda: met.exists() and met.read_text().endswith("\n"), "the next sampler's first game")
+    process.signal(signal.SIGINT)
+    assert process.ends() == 3, process.text()
+    assert len(met.read_text().splitlines()[0].split()) > 2, "random, and two of before"
+    for folder in folders:
+        account = audit.read(folder / "ledger", copies=0)
+        assert account.unaccounted() == account.untrue == 0
+
+
 def test_what_cannot_have_a_league_is_told_in_a_line(place: Place) -> None:
     share = ("--set", "league.share=0.5")
     one = place.headrace("train", "cartpole", "--out", str(place.out / "a"), "--quiet", *share)
@@ -106,6 +184,11 @@ def test_what_cannot_have_a_league_is_told_in_a_line(place: Place) -> None:
     assert nobody.ends() == 2
     said = "league.others = 'nobody' is no folder of a run; it is random, module:function, or one"
     assert said in nobody.text()
+    seated = ("--set", 'env.agents=["first"]', "--set", 'env.others={ second = "random" }')
+    fixed = place.headrace("train", place.run, "--out", str(place.out / "b"), "--quiet", *seated)
+    assert fixed.ends() == 2
+    said = "league.share needs a policy that plays all agents, or others that learn beside it"
+    assert said in fixed.text()
     rate = place.headrace("rate", str(place.out / "a"))
     assert rate.ends() == 2 and len(rate.text().splitlines()) == 1
 
