@@ -101,10 +101,11 @@ def sampler(run: run_file.Run, folder: Path) -> Any:
     network: Any = made.policy.network
     central = isinstance(network, CentralNetwork)
     others: Any = made.others
+    met = None if others is None else others._draws._opponents
     return (
         None
-        if others is None
-        else (others._config.share, others._config.pick, vars(others._snapshots), others._next),
+        if met is None
+        else (others._draws._share, met._pick, vars(met._snapshots), len(met._others)),
         end.open.call_args.kwargs["streams"],
         threads.call_args,
         network._choice is None if central else type(network._network).__name__,
