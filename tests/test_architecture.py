@@ -154,8 +154,8 @@ MAY_IMPORT = {
         "broker launch/comparison launch/config launch/local launch/process launch/results"
     ),
     "launch/policies": (
-        "actors actors/league actors/policies broker broker/peers launch/config launch/local "
-        "launch/monitor launch/process launch/results launch/roles"
+        "actors actors/acting actors/league actors/policies broker broker/peers launch/config "
+        "launch/local launch/monitor launch/process launch/results launch/roles"
     ),
     "launch/node": (
         "broker broker/transport launch/config launch/policies launch/process launch/roles "

@@ -4,7 +4,9 @@ import functools
 import logging
 from collections.abc import Sequence
 
+from headrace.actors.acting.policy import own_seed
 from headrace.actors.league.league import League
+from headrace.actors.league.opponents import Opponents
 from headrace.actors.league.players import Played, opponents
 from headrace.actors.league.several import OneOfSeveral, SeveralPolicies, Side
 from headrace.actors.metrics import SamplerMetrics
@@ -29,17 +31,23 @@ def leagues(
     if len(runs) == 1:
         log.info("%s: its league has nobody else who learns", runs[0].run.name)
         return [None]
-    player = functools.partial(named_player, "league.others", seed=seed, check=check)
     played = [
         Played(run.model, view.spaces, run.actor) for run, view in zip(runs, views, strict=True)
     ]
+
+    def met(learner: Run, other: int) -> Opponents:
+        """Returns who plays in place of another policy while this one learns."""
+        own = own_seed(seed, f"{learner.run.name} {other}")
+        player = functools.partial(named_player, "league.others", seed=own, check=check)
+        return opponents(learner.league, played[other], player, seed=own)
+
     sides = [
         Side(
             run.league,
             view.frame.agents,
             {
-                other: opponents(run.league, one, player, seed=seed + other)
-                for other, one in enumerate(played)
+                other: met(run, other)
+                for other in range(len(runs))
                 if run.league.share and other != number
             },
             view.over,

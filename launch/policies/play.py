@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from headrace.actors.acting.policy import own_seed
 from headrace.actors.evaluator import Seated
 from headrace.actors.policies.seats import seated
 from headrace.launch.config import starts
@@ -30,7 +31,9 @@ def _seated(policies: Sequence[loaded_run.LoadedRun]) -> list[Seated]:
     """Returns who plays: first these policies, then those that nobody trains."""
     seats, others = seated([one.run.env for one in policies])
     own = [
-        Seated(loaded_run.policy_of(one, seed=number), mine.spaces, mine.agents)
-        for number, (one, mine) in enumerate(zip(policies, seats, strict=True), start=1)
+        Seated(
+            loaded_run.policy_of(one, seed=own_seed(0, one.run.run.name)), mine.spaces, mine.agents
+        )
+        for one, mine in zip(policies, seats, strict=True)
     ]
     return own + loaded_run.untrained_players(others, seed=0)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.actors.acting.policy import own_seed
 from headrace.actors.config import EnvConfig
 from headrace.actors.metrics import SamplerMetrics
 from headrace.actors.policies.shared_stepper import PolicyStepper
@@ -118,7 +119,7 @@ async def _sample(
             one.reading.sampler = one.sampler = build(
                 one.end,
                 run,
-                seed=seed,
+                seed=own_seed(seed, run.run.name),
                 metrics=one.metrics,
                 shared=view,
                 others=league,

@@ -8,6 +8,7 @@ import numpy as np
 
 from headrace.actors import evaluator
 from headrace.actors.acting.opponents import RANDOM
+from headrace.actors.acting.policy import own_seed
 from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.config import EnvConfig, EvaluateConfig
 from headrace.actors.evaluator import Seated
@@ -72,6 +73,7 @@ def _players(
     folder: Path, others: Sequence[str], spaces: Spaces, most: int, seed: int
 ) -> Iterator[tuple[str, PolicyLike]]:
     """Yields random, these others, and checkpoints of a policy, with their names."""
+    seed = own_seed(seed, folder.name)
     for name in dict.fromkeys((RANDOM, *others)):
         player = loaded_run.named_player("league.others", name, spaces, seed)
         yield f"{folder.name} {name}", player

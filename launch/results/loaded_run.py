@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from headrace.actors.acting.opponents import RANDOM, player
-from headrace.actors.acting.policy import Policy
+from headrace.actors.acting.policy import Policy, own_seed
 from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.config import EnvConfig, EvaluateConfig, names_code
 from headrace.actors.evaluator import Seated
@@ -249,7 +249,7 @@ def trained_policy(folder: Path, seed: int, check: Check) -> tuple[EnvConfig, Po
     """Returns the section that names a policy's agents, and what it has learned in the end."""
     check(starts.load_kept(folder))
     found = load(folder, "newest")
-    return found.run.env, policy_of(found, seed=seed + 1)
+    return found.run.env, policy_of(found, seed=own_seed(seed, folder.name))
 
 
 def opponent(
@@ -286,6 +286,7 @@ def named_player(
     """Returns who plays by this value of the setting `key`. ConfigError where it is nobody's name,
     or the policy of a run with other spaces. `check` gets the run of a folder before any code that
     it names is asked."""
+    seed = own_seed(seed, against)
     if against == RANDOM or names_code(against):
         try:
             return player(against, spaces, seed, key)

@@ -51,7 +51,7 @@ def play(folder: Path, games: Games) -> dict[str, Any]:
         how,
         against=loaded_run.opponent(how, found.spaces),
     )
-    won, lost = (count / games.episodes for count in scores.outcomes)
+    won, _, lost = (count / games.episodes for count in scores.outcomes)
     holds = won >= games.won and lost <= games.lost
     return {"against": games.against, "won": won, "lost": lost, "holds": holds}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from headrace.actors.acting.policy import Policy
+from headrace.actors.acting.policy import Policy, own_seed
 from headrace.actors.evaluator import Seated
 from headrace.actors.policies.seats import seated
 from headrace.broker.peers.evaluator import EvaluatorEnd
@@ -63,7 +63,8 @@ def company(
     partners = []
     for (end, other), seat in zip(beside, seats[1:], strict=False):
         end.open((seat.spaces.digest(), str(seat.spaces)))
-        policy = Policy(other.model, seat.spaces, seed=seed + 1, precision="float32")
+        own = own_seed(seed, other.run.name)
+        policy = Policy(other.model, seat.spaces, seed=own, precision="float32")
         partners.append(Partner(end, policy))
     policies = [*(partner.policy for partner in partners), *(policy for _, policy in ended)]
     players = [

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 import headrace
 from headrace.actors import evaluator
@@ -188,6 +189,18 @@ def test_drawn_actions_follow_their_probabilities_and_their_seed(
     first = drawn()
     assert first == drawn()
     assert abs(np.mean(first) - chance) < 4 * (chance * (1 - chance) / 400) ** 0.5
+
+
+def test_a_policy_and_its_like_draw_apart(leave_run: Any, tmp_path: Path) -> None:
+    """As one that meets itself does, in a league or while it is scored."""
+    leave_run(tmp_path)
+    trained = loaded_run.load(tmp_path)
+    policy = loaded_run.policy_of(trained, seed=5)
+    like = loaded_run.named_player("evaluate.against", str(tmp_path), trained.spaces, 5)
+    _, done = loaded_run.trained_policy(tmp_path, 5, lambda _: None)
+    seen: dict[str, NDArray[Any]] = {"obs": np.zeros((100, 4), np.float32)}
+    drawn = [player.act(seen, None)[0].tolist() for player in (policy, like, done)]
+    assert drawn[0] != drawn[1] and drawn[0] != drawn[2] and drawn[1] != drawn[2]
 
 
 def test_parts_in_and_parts_out(leave_run: Any, tmp_path: Path) -> None:
