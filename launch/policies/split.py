@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from headrace.launch.config import run_file
 from headrace.launch.config.run_file import ConfigError
+from headrace.launch.config.run_sections import RunSection
 
 _SECTION: Final = "policies"
 _AGENTS: Final = "agents"
@@ -53,8 +54,8 @@ def split(name_or_path: str, sets: Sequence[str]) -> list[PolicyRun]:
     if not learning:
         raise ConfigError(f"{path.name}: every policy has {_PLAYS}, and none is left to train")
     return [
-        PolicyRun(name, _tables(name, own, tables), tuple(_for_policy(name, sets)))
-        for name, own in learning.items()
+        PolicyRun(name, _tables(name, own, tables, place), tuple(_for_policy(name, sets, place)))
+        for place, (name, own) in enumerate(learning.items())
     ]
 
 
@@ -76,8 +77,9 @@ def _check(name: str, own: Any, place: str) -> None:
             raise ConfigError(f"{place}.{section} is no section of a run, nor {_AGENTS}, {_PLAYS}")
 
 
-def _tables(name: str, own: dict[str, Any], shared: dict[str, Any]) -> dict[str, Any]:
+def _tables(name: str, own: dict[str, Any], shared: dict[str, Any], place: int) -> dict[str, Any]:
     merged = copy.deepcopy(shared)
+    merged["run"]["seed"] = _counted(merged["run"].get("seed", RunSection().seed), place)
     for section, table in own.items():
         if section != _AGENTS:
             merged.setdefault(section, {}).update(table)
@@ -95,12 +97,20 @@ def _named(sets: Sequence[str]) -> set[str]:
     return {parts[1] for parts in map(_parts, sets) if parts[0] == _SECTION and len(parts) > 1}
 
 
-def _for_policy(name: str, sets: Sequence[str]) -> list[str]:
+def _counted(seed: Any, place: int) -> Any:
+    """Returns a policy's seed, where one is given for all: they would begin with the same weights,
+    and shuffle their batches alike. What is no number is left to whoever reads it."""
+    return seed + place if type(seed) is int else seed
+
+
+def _for_policy(name: str, sets: Sequence[str], place: int) -> list[str]:
     own, shown = f"{_SECTION}.{name}.", []
     for setting in sets:
         if setting.startswith(own):
             key = setting.removeprefix(own)
             shown.append(f"env.{key}" if _parts(key) == [_AGENTS] else key)
+        elif _parts(setting) == ["run", "seed"] and (seed := setting.partition("=")[2]).isdecimal():
+            shown.append(f"run.seed={_counted(int(seed), place)}")
         elif _parts(setting)[0] != _SECTION:
             shown.append(setting)
     return shown

@@ -44,6 +44,24 @@ def write(tmp_path: Path) -> Any:
     return _write
 
 
+@pytest.mark.parametrize(
+    ("text", "sets", "seeds"),
+    [
+        (FILE, [], [1, 2]),
+        (FILE.replace('"hunt"\n', '"hunt"\nseed = 4\n', 1), [], [4, 5]),
+        (FILE, ["run.seed=7"], [7, 8]),
+        (FILE, ["run.seed=7", "policies.sheep.run.seed=7"], [7, 7]),
+        (FILE + "\n[policies.sheep.run]\nseed = 9\n", [], [1, 9]),
+    ],
+)
+def test_no_two_policies_begin_alike_unless_asked_to(
+    write: Any, text: str, sets: list[str], seeds: list[int]
+) -> None:
+    policies = split(write(text), sets)
+    runs = [run_file.build(one.tables, one.sets, source=one.name) for one in policies]
+    assert [run.run.seed for run in runs] == seeds
+
+
 def test_each_policy_has_a_run_of_its_own(write: Any) -> None:
     wolf, sheep = split(
         write(),
