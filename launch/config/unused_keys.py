@@ -79,7 +79,7 @@ _RULES = (
     ),
     _Rule(
         "league.share = 0",
-        lambda run: not run.league.share,
+        lambda run: not run.league.share and not run.env.agents,
         "league",
         ("every", "keep", "others", "pick"),
     ),

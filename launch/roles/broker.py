@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import zmq
 
+from headrace.actors.config import LeagueConfig
 from headrace.broker import durable
 from headrace.broker.journal.journal import Journal
 from headrace.broker.ledger.ledger import Ledger
@@ -93,7 +94,9 @@ async def _serve(run: run_file.Run, options: Options) -> int:
             publisher=sockets.publisher,
             gate=sockets.gate,
         )
-        if run.league.share:
+        # Beside other policies these may meet what this one was, whatever its own share is.
+        met = bool(run.env.agents) and run.league != LeagueConfig()
+        if run.league.share or met:
             server.weights.keep_past(Snapshots(every=run.league.every, keep=run.league.keep))
         # Who is named twice is one to samplers.
         server.run_status.sampler_totals.league.names = tuple(dict.fromkeys(run.league.others))

@@ -12,6 +12,7 @@ from tests.system.commands.test_policies import LEARNS_S, exact, process_of
 from tests.system.commands.test_policies import train as train_policies
 from tests.system.commands.test_train import check_books
 from tests.system.conftest import Place, until
+from tests.trainings import trained
 
 NIM = """
 [run]
@@ -172,6 +173,27 @@ def test_a_sampler_of_two_policies_that_is_started_again_meets_their_past(place:
     for folder in folders:
         account = audit.read(folder / "ledger", copies=0)
         assert account.unaccounted() == account.untrue == 0
+
+
+def test_a_newcomer_meets_what_a_policy_was_that_meets_only_the_newest(place: Place) -> None:
+    """Starts a sampler of two policies that knows no folder of theirs, as on another machine."""
+    started, brokers = [], []
+    for name, share in (("first", "0.7"), ("second", "0.0")):
+        text = TWO.partition("[policies.first]")[0].replace("steps = 15000", "steps = 100_000_000")
+        text = text.replace('Nim"', f'Nim"\nagents = ["{name}"]').replace('"nim"', f'"{name}"')
+        place.run = place.toml(f"{name}.toml", text.replace("share = 0.7", f"share = {share}"))
+        place.out, address = place.folder / name, f"{place.ipc}-{name}"
+        ledger = ("--ledger", str(place.out / "ledger"))
+        started.append(place.broker(*ledger, bind=address))
+        started.append(place.learner(*ledger, broker=address))
+        brokers += ["--broker", address]
+    own = (*brokers, "--allow", "headrace.actors")
+    started.append(place.headrace("actor", *own, "--name", "early"))
+    until(lambda: trained(place.out / "ledger") > 200, "versions to keep")
+    late = place.headrace("actor", *own, "--name", "late")
+    words = late.says(r"the league begins with versions (\d+(?:, \d+)+)")
+    assert len(words[1].split(", ")) >= 2
+    assert [one.term() for one in (late, *started[::-1])] == [0] * 6
 
 
 def test_what_cannot_have_a_league_is_told_in_a_line(place: Place) -> None:
