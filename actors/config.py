@@ -221,7 +221,8 @@ class LeagueConfig(Struct, frozen=True, forbid_unknown_fields=True):
             ge=0,
             le=1,
             description="share of episodes in which only one agent learns, each time another one,"
-            " and somebody else plays the others; in the rest the policy plays all. 0 = no league",
+            " and somebody else plays the others; in the rest the policy plays all. Of several"
+            " policies: of those that are its turn, and only this policy learns. 0 = no league",
         ),
     ] = 0.0
     every: Annotated[

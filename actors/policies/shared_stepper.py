@@ -140,7 +140,7 @@ class PolicyStepper:
         self.spaces, self.frame, self.over = view.seats.spaces, view.frame, over
         self.whole = shared.stepper  # steps the environments, for all policies
         self.beside = self.whole.beside
-        self.episodes = shared.episodes
+        self.episodes = shared.episodes  # of each environment, by number
         self.news: asyncio.Event | None = None  # the caller's, from start() on
         self.may_begin: Callable[[int], bool] = lambda _: False  # it has credit for this group
         self.tell_unrecorded: Callable[[int], object] = lambda _: None  # so many agent steps
