@@ -1,7 +1,6 @@
 """The policy that acts: a module, the version of its weights, and its random generator."""
 
 import math
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,12 +19,6 @@ from headrace.learner.weights import FlatWeights, WeightsError, layout_digest
 
 Floats = NDArray[np.float32]
 Actions = NDArray[Any]  # of the action's dtype, [N, *action.shape]
-
-
-def own_seed(seed: int, name: str) -> int:
-    """Returns the seed of one of several who play together, by its name: dice that fall as
-    another's do would make players that are alike choose alike."""
-    return zlib.crc32(f"{seed} {name}".encode())
 
 
 class Policy:

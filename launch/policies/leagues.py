@@ -4,7 +4,7 @@ import functools
 import logging
 from collections.abc import Sequence
 
-from headrace.actors.acting.policy import own_seed
+from headrace.actors.acting.own_seed import own_seed
 from headrace.actors.league.league import League
 from headrace.actors.league.opponents import Opponents
 from headrace.actors.league.players import Played, opponents

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.actors.acting.policy import own_seed
+from headrace.actors.acting.own_seed import own_seed
 from headrace.actors.evaluator import Seated
 from headrace.actors.policies.seats import seated
 from headrace.launch.config import starts

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.actors.acting.policy import own_seed
+from headrace.actors.acting.own_seed import own_seed
 from headrace.actors.config import EnvConfig
 from headrace.actors.metrics import SamplerMetrics
 from headrace.actors.policies.shared_stepper import PolicyStepper

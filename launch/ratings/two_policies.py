@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace.actors import evaluator
 from headrace.actors.acting.opponents import RANDOM
-from headrace.actors.acting.policy import own_seed
+from headrace.actors.acting.own_seed import own_seed
 from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.config import EnvConfig, EvaluateConfig
 from headrace.actors.evaluator import Seated

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from headrace.actors.acting.opponents import RANDOM, player
-from headrace.actors.acting.policy import Policy, own_seed
+from headrace.actors.acting.own_seed import own_seed
+from headrace.actors.acting.policy import Policy
 from headrace.actors.acting.trained_policy import PolicyLike
 from headrace.actors.config import EnvConfig, EvaluateConfig, names_code
 from headrace.actors.evaluator import Seated

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from headrace.actors.acting.policy import Policy, own_seed
+from headrace.actors.acting.own_seed import own_seed
+from headrace.actors.acting.policy import Policy
 from headrace.actors.evaluator import Seated
 from headrace.actors.policies.seats import seated
 from headrace.broker.peers.evaluator import EvaluatorEnd
