@@ -40,6 +40,7 @@ def test_the_page_shows_these_files() -> None:
         "reach.py",
         "reach.toml",
         "second.toml",
+        "sides.toml",
         "talk.toml",
         "teams.py",
         "teams.toml",
@@ -100,3 +101,16 @@ def test_its_policies_learn(place: Place, run: str) -> None:
     for policy in policies:
         summary = json.loads((place.out / policy / "summary.json").read_text())
         assert summary["stop_reason"] == "return" and summary["mean_return"] >= least
+
+
+def test_its_policies_have_a_league(place: Place) -> None:
+    run = place.toml("sides.toml", files()["sides.toml"])
+    train = place.headrace("train", run, "--out", str(place.out), "--quiet")
+    assert train.ends(timeout_s=900.0) == 0, train.text()
+    met = {
+        name: json.loads((place.out / name / "summary.json").read_text())["league"]
+        for name in ("main", "exploiter")
+    }
+    (past,) = met["main"]
+    assert past["who"] == "past" and past["won"] + past["lost"] > 100
+    assert met["exploiter"] == [], "it meets the newest"
