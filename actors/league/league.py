@@ -35,8 +35,9 @@ ALL_LEARN: Final = Match()
 class Draws(Protocol):
     """Draws who plays, and keeps who may be met."""
 
-    def took(self, blob: Blob) -> bool:
-        """Hears of newer weights of the policy; says whether they are kept."""
+    def took(self, blob: Blob, *, earlier: bool) -> bool:
+        """Hears of newer weights of the policy; says whether they are kept. `earlier`: they are
+        older ones, and may come after newer ones."""
 
     def match(self, env: int, episode: float) -> Match:
         """Returns who plays in an episode that has begun; asked once for each."""
@@ -52,8 +53,8 @@ class SelfPlay:
         self._dice = league_dice(seed)
         self._seat = [0] * envs  # of the agent that learns next to somebody
 
-    def took(self, blob: Blob) -> bool:
-        return self._opponents.took(blob)
+    def took(self, blob: Blob, *, earlier: bool) -> bool:
+        return self._opponents.took(blob, earlier=earlier)
 
     def match(self, env: int, episode: float) -> Match:
         del episode
@@ -83,7 +84,8 @@ class League:
     ) -> None:
         """Follows what this frame shows. `episodes`: the number of each environment's, by
         environment; None = as the frame counts them."""
-        # Versions from before the first that is taken, which others have kept; none are left then.
+        # Versions of before that others have kept, until they are taken with the next newer ones:
+        # they come by another way, and perhaps later.
         self.earlier: list[Blob] = []
         self._frame, self._draws = frame, draws
         self._tell = tell  # whom each game was with, and how it ended: won, drawn or lost
@@ -99,11 +101,12 @@ class League:
 
     def took(self, blob: Blob) -> None:
         """Keeps these weights, if it is time to."""
-        begun = [str(one.announce.version) for one in self.earlier if self._draws.took(one)]
+        told = [one for one in self.earlier if self._draws.took(one, earlier=True)]
+        begun = [str(one.announce.version) for one in told]
         self.earlier.clear()
         if begun:
             log.info("the league begins with versions %s", ", ".join(begun))
-        self._draws.took(blob)
+        self._draws.took(blob, earlier=False)
 
     def act(
         self,

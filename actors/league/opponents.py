@@ -47,14 +47,16 @@ class Opponents:
         ]
         self._snapshots: Snapshots[Member] = Snapshots(every=config.every, keep=config.keep)
 
-    def took(self, blob: Blob) -> bool:
-        """Hears of newer weights; keeps what they are now if it is time to, and says so."""
-        version = blob.announce.version
-        due = self._snapshots.due(version)
-        if due:
+    def took(self, blob: Blob, *, earlier: bool) -> bool:
+        """Hears of newer weights; keeps what they are now if it is time to, and says so. `earlier`:
+        they are older ones that somebody else has kept."""
+        version, kept = blob.announce.version, self._snapshots
+        late = earlier and kept.lacks(version)
+        if late or kept.due(version):
             member = Member(self._snapshot(blob), PAST, version=version)
-            self._snapshots.add(version, member)
-        return due
+            (kept.add_earlier if late else kept.add)(version, member)
+            return True
+        return False
 
     def draw(self, dice: np.random.Generator) -> Member | None:
         """Returns who is met next; None = there is nobody yet."""

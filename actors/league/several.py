@@ -54,11 +54,11 @@ class OneOfSeveral:
     def __init__(self, all_policies: SeveralPolicies, number: int) -> None:
         self._all, self._number = all_policies, number
 
-    def took(self, blob: Blob) -> bool:
+    def took(self, blob: Blob, *, earlier: bool) -> bool:
         """Lets all others keep what this policy is."""
         sides = self._all.sides
         pools = [one.opponents[self._number] for one in sides if self._number in one.opponents]
-        kept = [pool.took(blob) for pool in pools]
+        kept = [pool.took(blob, earlier=earlier) for pool in pools]
         return any(kept)
 
     def match(self, env: int, episode: float) -> Match:

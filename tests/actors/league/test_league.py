@@ -262,6 +262,27 @@ def test_a_rule_of_ones_own_knows_who_may_be_met() -> None:
     assert MET[-1][-1].games == 1.0 and MET[-1][-1].won > 0.5 == MET[-1][0].won
 
 
+@given(
+    kept=st.lists(st.integers(0, 30), max_size=4, unique=True).map(sorted),
+    late=st.integers(0, 4),
+    keep=st.integers(1, 4),
+)
+def test_it_begins_with_what_others_have_kept_even_if_that_comes_after_newer_ones(
+    kept: list[int], late: int, keep: int
+) -> None:
+    """The newest weights are announced to all at once, and may overtake those of before."""
+    table = Table(LeagueConfig(share=1.0, every=1, keep=keep))
+    league, snapshots = table.league, table.met._snapshots
+    league.earlier += [blob_of(version) for version in kept[:late]]
+    league.took(blob_of(40))
+    league.earlier += [blob_of(version) for version in kept[late:]]
+    league.took(blob_of(41))
+    versions = list(snapshots.kept)
+    assert versions == sorted(versions) and 0 < len(versions) <= keep
+    if len(kept) + 2 <= keep:
+        assert {*kept} <= {*versions} <= {*kept, 40, 41}
+
+
 def test_who_leaves_the_league_plays_its_game_to_the_end() -> None:
     table = Table(LeagueConfig(share=1.0, every=1, keep=1, pick="newest"))
     table.league.took(blob_of(0))

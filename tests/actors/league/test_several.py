@@ -69,9 +69,9 @@ def learns(matches: Sequence[Match]) -> list[bool]:
 def test_one_policy_learns_at_a_time_and_meets_what_the_others_were() -> None:
     table = Table(ALWAYS, ALWAYS, ALWAYS, agents=2)
     for version in (0, 5):
-        kept = [one.took(blob_of(version)) for one in table.policies]
+        kept = [one.took(blob_of(version), earlier=False) for one in table.policies]
         assert kept == [True] * 3
-    assert not table.policies[0].took(blob_of(5)), "it has these"
+    assert not table.policies[0].took(blob_of(5), earlier=False), "it has these"
     turns = [table.game() for _ in range(6)]
     assert [learns(matches).index(True) for matches in turns] == [1, 2, 0] * 2
     for matches in turns:
@@ -92,14 +92,14 @@ def test_a_policy_with_no_share_always_meets_the_newest() -> None:
     """As an exploiter does, while the other meets all of its past."""
     table = Table(NEVER, ALWAYS)
     for one in table.policies:
-        one.took(blob_of(0))
+        one.took(blob_of(0), earlier=False)
     assert [learns(table.game()) for _ in range(4)] == [[False, True], [True, True]] * 2
 
 
 def test_all_play_until_somebody_has_a_past() -> None:
     table = Table(ALWAYS, ALWAYS)
     assert learns(table.game()) == [True, True]
-    table.policies[0].took(blob_of(0))
+    table.policies[0].took(blob_of(0), earlier=False)
     seen = [learns(table.game()) for _ in range(4)]
     assert seen == [[True, True], [False, True]] * 2, "the first meets nobody yet"
 
@@ -107,7 +107,7 @@ def test_all_play_until_somebody_has_a_past() -> None:
 def test_whose_run_is_over_learns_in_no_game() -> None:
     table = Table(ALWAYS, ALWAYS)
     for one in table.policies:
-        one.took(blob_of(0))
+        one.took(blob_of(0), earlier=False)
     table.over[0] = True
     assert [learns(table.game()) for _ in range(4)] == [[False, True]] * 4
 
@@ -115,7 +115,7 @@ def test_whose_run_is_over_learns_in_no_game() -> None:
 def test_the_share_of_games_is_each_policys_own() -> None:
     table = Table(LeagueConfig(share=0.5), LeagueConfig(share=0.25))
     for one in table.policies:
-        one.took(blob_of(0))
+        one.took(blob_of(0), earlier=False)
     kinds = Counter(tuple(learns(table.game())) for _ in range(4000))
     assert kinds[True, False] / 2000 == pytest.approx(0.5, abs=0.05)
     assert kinds[False, True] / 2000 == pytest.approx(0.25, abs=0.05)

@@ -78,3 +78,24 @@ def test_what_was_undone_is_forgotten() -> None:
 
 def test_none_are_kept() -> None:
     assert not Snapshots[int](every=1, keep=0).due(5)
+
+
+@given(known=st.integers(0, 200), keep=st.integers(2, 8), after=st.integers(0, 200))
+def test_those_that_come_late_leave_no_other_past(known: int, keep: int, after: int) -> None:
+    """Whoever is told of the past after the newest covers it as evenly as who was told before."""
+    theirs: Snapshots[int] = Snapshots(every=1, keep=keep)
+    for version in range(known):
+        if theirs.due(version):
+            theirs.add(version, version)
+    ours: Snapshots[int] = Snapshots(every=1, keep=keep)
+    ours.add(known, known)
+    for version in theirs.kept:
+        if ours.lacks(version):
+            ours.add_earlier(version, version)
+    for version in range(known + 1, known + after):
+        if ours.due(version):
+            ours.add(version, version)
+    kept = list(ours.kept)
+    assert kept == sorted(kept) and len(kept) <= keep
+    gaps = [after - before for before, after in itertools.pairwise(kept)]
+    assert max(gaps, default=0) <= 4 * (known + after) / keep + 2
