@@ -8,25 +8,18 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
 
-from headrace.actors.acting.policy import Policy
 from headrace.actors.acting.trained_policy import PolicyLike
-from headrace.actors.batching_wait import BatchingWait
 from headrace.actors.config import ActorConfig, EnvConfig, LeagueConfig, Stepping
-from headrace.actors.crash_budget import CrashBudget
 from headrace.actors.league.league import League, Match
 from headrace.actors.league.opponents import Opponents
 from headrace.actors.league.several import OneOfSeveral, SeveralPolicies, Side
-from headrace.actors.metrics import SamplerMetrics
 from headrace.actors.policies.shared_stepper import PolicyStepper
 from headrace.actors.policies.sharing import Learner, share
-from headrace.actors.sampler import Sampler
-from headrace.broker.peers.sampler import SamplerEnd
 from tests.actors import test_turns
 from tests.actors.league.test_league import Moves, Other, blob_of, met_in
 from tests.actors.policies import test_shared_stepper
-from tests.actors.policies.test_shared_stepper import Acts, Untrained
+from tests.actors.policies.test_shared_stepper import Acts, Untrained, sampler_for
 from tests.actors.test_turns import CHOICES, Counting, End, Step, lived_by
 
 ALWAYS = LeagueConfig(share=1.0, every=1, pick="newest")
@@ -156,19 +149,7 @@ def sampled(
     for view, length, league in zip(views, lengths, others, strict=True):
         columns = view.frame.envs * view.frame.parts
         ends.append(End(2, view.spaces, length=length, envs=columns))
-        samplers.append(
-            Sampler(
-                end=cast(SamplerEnd, ends[-1]),
-                stepper=view,
-                policy=cast(Policy, how["policy"]),
-                length=length,
-                batching_wait=BatchingWait(limit_s=0.0),
-                crash_budget=CrashBudget("own", per_hour=0),
-                metrics=SamplerMetrics(CollectorRegistry()),
-                others=league,
-                beside=view,
-            )
-        )
+        samplers.append(sampler_for(ends[-1], view, how["policy"], league, length=length))
 
     async def story() -> None:
         async with asyncio.timeout(20), asyncio.TaskGroup() as group:

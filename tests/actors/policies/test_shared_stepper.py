@@ -21,11 +21,12 @@ from headrace.actors.batching_wait import BatchingWait
 from headrace.actors.config import ActorConfig, EnvConfig, Stepping
 from headrace.actors.crash_budget import CrashBudget
 from headrace.actors.envs.make import make_any
+from headrace.actors.league.league import League
 from headrace.actors.metrics import SamplerMetrics
 from headrace.actors.policies import shared_stepper
 from headrace.actors.policies.joint_env import joint_config
 from headrace.actors.policies.seats import seats_of
-from headrace.actors.policies.shared_stepper import SharedStepper
+from headrace.actors.policies.shared_stepper import PolicyStepper, SharedStepper
 from headrace.actors.policies.sharing import Learner, share
 from headrace.actors.sampler import Sampler
 from headrace.actors.stepping.choose import make_stepper
@@ -132,6 +133,23 @@ class Untrained(Acts):
         return super().act(obs, memory)
 
 
+def sampler_for(
+    end: End, view: PolicyStepper, policy: object, others: League | None = None, **how: Any
+) -> Sampler:
+    """Returns the sampler of one of the policies that share environments."""
+    return Sampler(
+        end=cast(SamplerEnd, end),
+        stepper=view,
+        policy=cast(Policy, policy),
+        batching_wait=BatchingWait(limit_s=0.0),
+        crash_budget=CrashBudget("shared", per_hour=0),
+        metrics=SamplerMetrics(CollectorRegistry()),
+        others=others,
+        beside=view,
+        **how,
+    )
+
+
 class Game:
     """Two policies' samplers in the same environments."""
 
@@ -164,18 +182,7 @@ class Game:
         for view, length in zip(self.shared.views, lengths, strict=True):
             end = End(self.groups, view.spaces, length=length, envs=view.frame.envs)
             self.ends.append(end)
-            self.samplers.append(
-                Sampler(
-                    end=cast(SamplerEnd, end),
-                    stepper=view,
-                    policy=cast(Policy, Acts()),
-                    length=length,
-                    batching_wait=BatchingWait(limit_s=0.0),
-                    crash_budget=CrashBudget("Field", per_hour=0),
-                    metrics=SamplerMetrics(CollectorRegistry()),
-                    beside=view,
-                )
-            )
+            self.samplers.append(sampler_for(end, view, Acts(), length=length))
 
     def _over(self, number: int) -> str:
         return self.ends[number].over
@@ -303,17 +310,8 @@ def test_agents_that_take_turns_with_others_that_nobody_trains(
         sampler="one",
     )
     end = End(groups, view.spaces, length=drawn["length"], envs=own * envs)
-    sampler = Sampler(
-        end=cast(SamplerEnd, end),
-        stepper=view,
-        policy=cast(Policy, Counting()),
-        length=drawn["length"],
-        batching_wait=BatchingWait(limit_s=0.0),
-        crash_budget=CrashBudget("Cards", per_hour=0),
-        metrics=SamplerMetrics(CollectorRegistry()),
-        max_lag=drawn["max_lag"],
-        beside=view,
-    )
+    length, max_lag = drawn["length"], drawn["max_lag"]
+    sampler = sampler_for(end, view, Counting(), length=length, max_lag=max_lag)
 
     async def story() -> None:
         async with asyncio.timeout(20), asyncio.TaskGroup() as group:
@@ -377,18 +375,7 @@ def test_two_policies_learn_in_a_game_of_turns(
     samplers = []
     for view, length in zip(views, lengths, strict=True):
         ends.append(End(2, view.spaces, length=length, envs=1))
-        samplers.append(
-            Sampler(
-                end=cast(SamplerEnd, ends[-1]),
-                stepper=view,
-                policy=cast(Policy, Counting()),
-                length=length,
-                batching_wait=BatchingWait(limit_s=0.0),
-                crash_budget=CrashBudget("Cards", per_hour=0),
-                metrics=SamplerMetrics(CollectorRegistry()),
-                beside=view,
-            )
-        )
+        samplers.append(sampler_for(ends[-1], view, Counting(), length=length))
     patience, look = shared_stepper._PATIENCE_S, shared_stepper._LOOK_EVERY_S
     shared_stepper._PATIENCE_S, shared_stepper._LOOK_EVERY_S = patience_s, 0.002
 

@@ -82,7 +82,7 @@ def test_none_are_kept() -> None:
 
 @given(known=st.integers(0, 200), keep=st.integers(2, 8), after=st.integers(0, 200))
 def test_those_that_come_late_leave_no_other_past(known: int, keep: int, after: int) -> None:
-    """Whoever is told of the past after the newest covers it as evenly as who was told before."""
+    """Covers the past evenly, too, where it is told after the newest."""
     theirs: Snapshots[int] = Snapshots(every=1, keep=keep)
     for version in range(known):
         if theirs.due(version):
