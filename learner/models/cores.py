@@ -2,7 +2,8 @@
 the transformer.
 
 The inputs' product is computed for all rows at once; only the product with the state goes from row
-to row. All of it is float32: bfloat16's eight bits would lose what must be remembered.
+to row, on a GPU as one kernel with the gates. All of it is float32: bfloat16's eight bits would
+lose what must be remembered.
 """
 
 from abc import ABC, abstractmethod
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from headrace.learner.models.kernels.usable import usable
 from headrace.learner.models.layers import linear, without_autocast
 
 
@@ -71,10 +73,13 @@ class Recurrent(Core):
         self, x: Tensor, memory: Tensor, begins: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         with without_autocast(x.device.type):
-            added = functional.linear(x.float(), self.inputs.weight, self.inputs.bias).unbind(0)
+            added = functional.linear(x.float(), self.inputs.weight, self.inputs.bias)
+            if usable(added):
+                all_kept = added.new_ones(added.shape[:2])
+                return self.steps(added, memory, all_kept if begins is None else (~begins).float())
             kept = None if begins is None else (~begins).unsqueeze(-1).to(memory.dtype).unbind(0)
             outputs = []
-            for t, row in enumerate(added):
+            for t, row in enumerate(added.unbind(0)):
                 if kept is not None:
                     memory = memory * kept[t]
                 output, memory = self.step(row, memory)
@@ -84,6 +89,10 @@ class Recurrent(Core):
     @abstractmethod
     def step(self, added: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Computes one row: the output, which is the state that is multiplied, and the memory."""
+
+    @abstractmethod
+    def steps(self, added: Tensor, memory: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+        """Computes all rows by kernels; a row begins with its memory times `kept`."""
 
 
 class Lstm(Recurrent):
@@ -103,6 +112,11 @@ class Lstm(Recurrent):
         h = o.sigmoid() * c.tanh()
         return h, torch.cat([h, c], dim=-1)
 
+    def steps(self, added: Tensor, memory: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+        from headrace.learner.models.kernels.lstm import lstm
+
+        return lstm(added, memory, kept, self.recurrent.weight, self.recurrent.bias)
+
 
 class Gru(Recurrent):
     """Keeps its output as its memory."""
@@ -120,6 +134,11 @@ class Gru(Recurrent):
         new = (new_in + (reset_in + reset_h).sigmoid() * new_h).tanh()
         h = torch.lerp(new, memory, (update_in + update_h).sigmoid())
         return h, h
+
+    def steps(self, added: Tensor, memory: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+        from headrace.learner.models.kernels.gru import gru
+
+        return gru(added, memory, kept, self.recurrent.weight, self.recurrent.bias)
 
 
 CORES: dict[str, type[Recurrent]] = {"lstm": Lstm, "gru": Gru}

@@ -12,6 +12,8 @@ if not torch.cuda.is_available():
 
 pytest.importorskip("triton", reason="triton is for Linux on x86-64 only")
 
+from headrace.learner.models import cores
+from headrace.learner.models.cores import CORES
 from headrace.learner.models.kernels import gradients, recurrence
 from headrace.learner.models.kernels.accumulate import accumulate
 
@@ -128,3 +130,37 @@ def test_the_sum_from_the_last_step_to_the_first(steps: int, columns: int) -> No
     wanted = accumulate(deltas=deltas, factors=factors)
     found = recurrence.accumulate(deltas.to(DEVICE), factors.to(DEVICE)).cpu()
     torch.testing.assert_close(found, wanted)
+
+
+# Sizes and columns at which blocks end in the middle.
+@pytest.mark.parametrize(
+    ("steps", "columns", "size"), [(5, 3, 16), (1, 1, 7), (4, 37, 40), (3, 33, 64)]
+)
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_recurrent_core(
+    kind: str, steps: int, columns: int, size: int, begins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = CORES[kind](5, size, torch.Generator().manual_seed(1), bias=1.0)
+    with torch.no_grad():
+        for parameter in core.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    torch.manual_seed(0)
+    x = torch.randn(steps, columns, 5, requires_grad=True)
+    memory = torch.randn(columns, core.size, requires_grad=True)
+    first = torch.rand(steps, columns) < 0.3
+    weights = torch.randn(steps, columns, size), torch.randn(columns, core.size)
+
+    def run(device: str) -> list[Tensor]:
+        """Returns outputs, the memory after them, and all gradients."""
+        placed = core.to(device)
+        given = [x.to(device), memory.to(device)]
+        found = placed(*given, first.to(device) if begins else None)
+        loss = sum((y * w.to(device)).sum() for y, w in zip(found, weights, strict=True))
+        wanted = [x, memory, *placed.parameters()]
+        return [one.detach().cpu() for one in (*found, *torch.autograd.grad(loss, wanted))]
+
+    plain = run("cpu")
+    monkeypatch.setattr(cores, "usable", lambda _: True)
+    for own, other in zip(run(DEVICE), plain, strict=True):
+        assert float((own - other).norm()) <= 1e-5 * float(other.norm())
