@@ -75,8 +75,9 @@ class Recurrent(Core):
         with without_autocast(x.device.type):
             added = functional.linear(x.float(), self.inputs.weight, self.inputs.bias)
             if usable(added):
-                all_kept = added.new_ones(added.shape[:2])
-                return self.steps(added, memory, all_kept if begins is None else (~begins).float())
+                if begins is None:
+                    begins = torch.zeros(added.shape[:2], dtype=torch.bool, device=added.device)
+                return self.steps(added, memory, (~begins).float())
             kept = None if begins is None else (~begins).unsqueeze(-1).to(memory.dtype).unbind(0)
             outputs = []
             for t, row in enumerate(added.unbind(0)):

@@ -14,10 +14,12 @@ from headrace.learner.models.kernels.state_product import (
     INNER,
     ROWS,
     UNITS,
+    block,
     gate,
     grid,
     state_product,
     tanh,
+    weight_gradient,
 )
 
 
@@ -27,10 +29,7 @@ def _step(
     SIZE: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr, INNER: tl.constexpr,
 ):
     """Computes row t + 1 of hs from row t."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)
-    here = (row < count)[:, None] & (unit < SIZE)[None, :]
-    at = row[:, None] * SIZE + unit[None, :]
+    row, unit, here, at = block(count, SIZE, ROWS, UNITS)
     three = row[:, None] * (3 * SIZE) + unit[None, :]
     four = row[:, None] * (4 * SIZE) + unit[None, :]
     begin = t.to(tl.int64) * count
@@ -59,10 +58,7 @@ def _step_back(
 ):
     """Computes row t of dgates and dhs from row t + 1. Of dgates the first three are those of the
     state's product, and the fourth takes the place of the third for what the inputs add."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)
-    here = (row < count)[:, None] & (unit < SIZE)[None, :]
-    at = row[:, None] * SIZE + unit[None, :]
+    row, unit, here, at = block(count, SIZE, ROWS, UNITS)
     four = row[:, None] * (4 * SIZE) + unit[None, :]
     begin = t.to(tl.int64) * count
     keep = tl.load(kept + begin + row, mask=row < count, other=0.0)[:, None]
@@ -111,8 +107,9 @@ class _Gru(Function):
         kept, weight, hs, gates = ctx.saved_tensors
         steps, count, _ = gates.shape
         size = weight.shape[1]
-        dgates = gates.new_zeros((steps + 1, *gates.shape[1:]))
-        dhs = torch.zeros_like(hs)
+        dgates = gates.new_empty((steps + 1, *gates.shape[1:]))
+        dhs = torch.empty_like(hs)
+        dgates[-1] = dhs[-1] = 0.0
         douts = douts.contiguous()
         for t in reversed(range(steps)):
             _step_back[grid(count, size)](
@@ -124,8 +121,7 @@ class _Gru(Function):
             dmemory = (dgates[0, :, : 3 * size] @ weight) * kept[0].unsqueeze(-1) + dhs[0]
         carried = dgates[:-1, :, : 3 * size]
         dadded = torch.cat([carried[..., : 2 * size], dgates[:-1, :, 3 * size :]], dim=-1)
-        before = (hs[:-1] * kept.unsqueeze(-1)).flatten(0, 1)
-        dweight = carried.flatten(0, 1).t() @ before
+        dweight = weight_gradient(carried, hs, kept)
         return dadded, dmemory, None, dweight, carried.sum((0, 1))
 
 

@@ -14,10 +14,12 @@ from headrace.learner.models.kernels.state_product import (
     INNER,
     ROWS,
     UNITS,
+    block,
     gate,
     grid,
     state_product,
     tanh,
+    weight_gradient,
 )
 
 
@@ -27,10 +29,7 @@ def _step(
     SIZE: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr, INNER: tl.constexpr,
 ):
     """Computes row t + 1 of hs and cs from row t."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)
-    here = (row < count)[:, None] & (unit < SIZE)[None, :]
-    at = row[:, None] * SIZE + unit[None, :]
+    row, unit, here, at = block(count, SIZE, ROWS, UNITS)
     wide = row[:, None] * (4 * SIZE) + unit[None, :]
     begin = t.to(tl.int64) * count
     keep = tl.load(kept + begin + row, mask=row < count, other=0.0)[:, None]
@@ -61,10 +60,7 @@ def _step_back(
     SIZE: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr, INNER: tl.constexpr,
 ):
     """Computes row t of dgates and dcs from row t + 1."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)
-    here = (row < count)[:, None] & (unit < SIZE)[None, :]
-    at = row[:, None] * SIZE + unit[None, :]
+    row, unit, here, at = block(count, SIZE, ROWS, UNITS)
     wide = row[:, None] * (4 * SIZE) + unit[None, :]
     begin = t.to(tl.int64) * count
     keep = tl.load(kept + begin + row, mask=row < count, other=0.0)[:, None]
@@ -113,9 +109,9 @@ class _Lstm(Function):
         kept, weight, hs, cs, gates = ctx.saved_tensors
         steps, count, _ = gates.shape
         size = weight.shape[1]
-        dgates = gates.new_zeros((steps + 1, *gates.shape[1:]))
+        dgates = gates.new_empty((steps + 1, *gates.shape[1:]))
         dcs = torch.empty_like(cs)
-        dcs[-1] = dlast
+        dgates[-1], dcs[-1] = 0.0, dlast
         douts = douts.contiguous()
         for t in reversed(range(steps)):
             _step_back[grid(count, size)](
@@ -126,8 +122,7 @@ class _Lstm(Function):
         if ctx.needs_input_grad[1]:
             dmemory = torch.cat([(dgates[0] @ weight) * kept[0].unsqueeze(-1), dcs[0]], dim=-1)
         dadded = dgates[:-1]
-        before = (hs[:-1] * kept.unsqueeze(-1)).flatten(0, 1)
-        dweight = dadded.flatten(0, 1).t() @ before
+        dweight = weight_gradient(dadded, hs, kept)
         return dadded, dmemory, None, dweight, dadded.sum((0, 1))
 
 

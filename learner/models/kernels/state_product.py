@@ -10,8 +10,18 @@ idle for as few columns as a batch has, or to wait inside for all others, which 
 # fmt: off
 import triton
 import triton.language as tl
+from torch import Tensor
 
 ROWS = UNITS = INNER = 32  # of one block, and of the sum inside
+
+
+@triton.jit
+def block(count, SIZE: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr):
+    """Returns the rows and units of this program, which of them exist, and where they lie."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)
+    here = (row < count)[:, None] & (unit < SIZE)[None, :]
+    return row, unit, here, row[:, None] * SIZE + unit[None, :]
 
 
 @triton.jit
@@ -61,3 +71,9 @@ def tanh(x):
 def grid(count: int, units: int) -> tuple[int, int]:
     """Returns how many programs a step of so many rows and units takes."""
     return triton.cdiv(count, ROWS), triton.cdiv(units, UNITS)
+
+
+def weight_gradient(dgates: Tensor, hs: Tensor, kept: Tensor) -> Tensor:
+    """Returns the gradient of the state's weights, of all steps at once; `hs` has one row more."""
+    before = (hs[:-1] * kept.unsqueeze(-1)).flatten(0, 1)
+    return dgates.flatten(0, 1).t() @ before
