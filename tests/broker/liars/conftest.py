@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.broker.protocol import messages
-from headrace.broker.server import bulk_arrivals, peer_messages, status
+from headrace.broker.server import bulk_arrivals, peer_messages, status, weight_messages
 from headrace.broker.server import server as server_module
 from headrace.broker.server.connections import peer_log, replies
 from tests.broker.liars.talk import Broker
@@ -18,7 +18,7 @@ def _no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Broker, "now", 100.0)
     monkeypatch.setattr(server_module, "time", clock)
     monkeypatch.setattr(server_module, "Mailbox", lambda broker: broker)
-    for module in (peer_log, replies, bulk_arrivals, peer_messages, status):
+    for module in (peer_log, replies, bulk_arrivals, peer_messages, status, weight_messages):
         monkeypatch.setattr(module, "time", clock)
 
 

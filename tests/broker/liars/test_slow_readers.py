@@ -73,13 +73,14 @@ class Lines(Broker):
     def waits(self, route: bytes) -> int:
         return sum(len(frame) for frames, _ in self.lines[route] for frame in frames)
 
-    def publishes(self, version: int, size: int = 4 * MIB) -> Announce:
-        """The learner's, whole at once."""
+    def publishes(self, version: int, size: int = 4 * MIB, takes_s: float = 0.0) -> Announce:
+        """The learner's, whole after so many seconds."""
         blob = Blob.of(version, "layout", bytes([version % 256]) * size)
         if version % 50 == 0:  # a rank 0 is believed in its HELLO
             Broker.now += 1.0
             self.learner(version=version)
         self.hears(L, blob.announce)
+        Broker.now += takes_s
         for at in range(0, 400, 64):
             for chunk, body in blob.chunks(Get(version, at, at + 64)):
                 self.hears(L, chunk, bytes(body))
@@ -136,14 +137,16 @@ def test_asking_for_what_is_not_there_is_not_remembered() -> None:
     assert len(peer.wanted_chunks) <= 32
 
 
-def test_versions_that_nobody_reads_are_not_kept() -> None:
+@pytest.mark.parametrize(("takes_s", "most"), [(0.0, 3), (0.2, 4)])
+def test_versions_that_nobody_reads_are_not_kept(takes_s: float, most: int) -> None:
+    """From a learner on a slow line the broker asks for changes, and keeps what they are of."""
     one = Lines()
     for version in range(1, 60):
-        one.publishes(version)
+        one.publishes(version, takes_s=takes_s)
         inc, route = 100 + version, b"slow %d" % version
         one.hello(route, messages.Hello("evaluator", "slow", inc), NOTHING)
         one.hears(route, Get(version, 0, 64))
-        assert one.server.weights.weight_bytes <= 3 * 4 * MIB
+        assert one.server.weights.weight_bytes <= most * 4 * MIB
 
 
 @pytest.mark.slow
