@@ -38,26 +38,31 @@ class Transformer(Core):
         self.layers = nn.ModuleList(_Layer(units, context, rng, bias=bias) for _ in range(layers))
         self.leave = nn.LayerNorm(units)
 
-    def forward(
-        self, x: Tensor, memory: Tensor, begins: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Returns the outputs, and the memory after the last row. Where `begins` [T, B] is set, a
-        row starts from an empty memory."""
+    def forward(self, x: Tensor, memory: Tensor, begins: Tensor | None = None) -> Tensor:
+        return self._look(x, memory, begins)[0]
+
+    def step(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        outputs, layers = self._look(x.unsqueeze(0), memory, None)
+        held = (memory[:, -1:] + 1).clamp(max=self.context)
+        kept = self._newest(held.squeeze(-1)).unsqueeze(-1)
+        after = [(seen[:, 1:] * kept).flatten(1) for seen in layers]
+        return outputs.squeeze(0), torch.cat([*after, held], dim=-1)
+
+    def _look(
+        self, x: Tensor, memory: Tensor, begins: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Returns the outputs, and of each layer what was remembered and went into it now, as
+        [B, context + T, units]."""
         steps, rows, _ = x.shape
         with without_autocast(x.device.type):
-            held = memory[:, -1]
             past = memory[:, :-1].view(rows, len(self.layers), self.context, self.units)
             hidden = self.enter(x.float()).transpose(0, 1)
-            visible = self._visible(steps, held, begins)
-            held = self._held_after(steps, held, begins)
-            kept = self._newest(held).unsqueeze(-1)
-            after = []
+            visible = self._visible(steps, memory[:, -1], begins)
+            seen = []
             for layer, before in zip(self.layers, past.unbind(1), strict=True):
-                whole = torch.cat([before, hidden], dim=1)
-                after.append((whole[:, steps:] * kept).flatten(1))
-                hidden = layer(whole, visible)
-            outputs = self.leave(hidden).transpose(0, 1)
-            return outputs, torch.cat([*after, held.unsqueeze(-1)], dim=-1)
+                seen.append(torch.cat([before, hidden], dim=1))
+                hidden = layer(seen[-1], visible)
+            return self.leave(hidden).transpose(0, 1), seen
 
     def _visible(self, steps: int, held: Tensor, begins: Tensor | None) -> Tensor:
         """Returns what each step may look at [B, steps, context + steps]: itself, and steps of its
@@ -71,15 +76,6 @@ class Transformer(Core):
         episode = begins.transpose(0, 1).long().cumsum(-1)
         of_keys = torch.cat([episode.new_zeros(len(held), self.context), episode], dim=-1)
         return visible & (of_keys.unsqueeze(1) == episode.unsqueeze(2))
-
-    def _held_after(self, steps: int, held: Tensor, begins: Tensor | None) -> Tensor:
-        """Returns how many steps of the episode the memory holds after these."""
-        after = held + steps
-        if begins is not None:
-            count = torch.arange(1, steps + 1, device=held.device).unsqueeze(-1)
-            last = (begins * count).amax(0)  # counted from 1; 0 = the episode goes on
-            after = torch.where(last > 0, steps + 1 - last, after)
-        return after.clamp(max=self.context).to(held.dtype)
 
     def _newest(self, held: Tensor) -> Tensor:
         """Returns 1 for the newest so many of the remembered steps, 0 for the others."""

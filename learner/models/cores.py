@@ -2,8 +2,8 @@
 the transformer.
 
 The inputs' product is computed for all rows at once; only the product with the state goes from row
-to row, on a GPU as one kernel with the gates. All of it is float32: bfloat16's eight bits would
-lose what must be remembered.
+to row, on a GPU as one kernel with the gates; on a CPU an LSTM is oneDNN's. All of it is float32:
+bfloat16's eight bits would lose what must be remembered.
 """
 
 from abc import ABC, abstractmethod
@@ -12,22 +12,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from headrace.learner.models.kernels import cpu_lstm
 from headrace.learner.models.kernels.usable import usable
 from headrace.learner.models.layers import linear, without_autocast
 
 
 class Core(nn.Module, ABC):
-    """Maps inputs [T, B, inputs] and a memory [B, size] to outputs [T, B, units]."""
+    """Maps inputs and a memory [B, size] to outputs: of many rows to train, of one to act."""
 
     size: int  # numbers in the memory of one environment; all 0 = it is empty
     units: int
 
     @abstractmethod
-    def forward(
-        self, x: Tensor, memory: Tensor, begins: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Returns the outputs, and the memory after the last row. Where `begins` [T, B] is set, a
-        row starts from an empty memory."""
+    def forward(self, x: Tensor, memory: Tensor, begins: Tensor | None = None) -> Tensor:
+        """Returns the outputs [T, B, units] of inputs [T, B, inputs]. Where `begins` [T, B] is set,
+        a row starts from an empty memory."""
+
+    @abstractmethod
+    def step(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the output [B, units] of one row [B, inputs], and the memory after it."""
 
 
 class Recurrent(Core):
@@ -69,31 +72,37 @@ class Recurrent(Core):
         with torch.no_grad():  # it is the second gate of both
             self.inputs.bias[units : 2 * units] = bias
 
-    def forward(
-        self, x: Tensor, memory: Tensor, begins: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, memory: Tensor, begins: Tensor | None = None) -> Tensor:
+        if begins is None:
+            begins = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
         with without_autocast(x.device.type):
-            added = functional.linear(x.float(), self.inputs.weight, self.inputs.bias)
-            if usable(added):
-                if begins is None:
-                    begins = torch.zeros(added.shape[:2], dtype=torch.bool, device=added.device)
-                return self.steps(added, memory, (~begins).float())
-            kept = None if begins is None else (~begins).unsqueeze(-1).to(memory.dtype).unbind(0)
-            outputs = []
-            for t, row in enumerate(added.unbind(0)):
-                if kept is not None:
-                    memory = memory * kept[t]
-                output, memory = self.step(row, memory)
-                outputs.append(output)
-            return torch.stack(outputs), memory
+            x = x.float()
+            return (self.by_kernels if usable(x) else self.rows)(x, memory, begins)
+
+    def rows(self, x: Tensor, memory: Tensor, begins: Tensor) -> Tensor:
+        """Computes one row after the other."""
+        outputs = []
+        kept = (~begins).unsqueeze(-1).to(memory.dtype)
+        for added, keep in zip(self.added(x).unbind(0), kept.unbind(0), strict=True):
+            output, memory = self.add(added, memory * keep)
+            outputs.append(output)
+        return torch.stack(outputs)
+
+    def step(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        with without_autocast(x.device.type):
+            return self.add(self.added(x.float()), memory)
+
+    def added(self, x: Tensor) -> Tensor:
+        """Returns what inputs add to the gates."""
+        return functional.linear(x, self.inputs.weight, self.inputs.bias)
 
     @abstractmethod
-    def step(self, added: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def add(self, added: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Computes one row: the output, which is the state that is multiplied, and the memory."""
 
     @abstractmethod
-    def steps(self, added: Tensor, memory: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-        """Computes all rows by kernels; a row begins with its memory times `kept`."""
+    def by_kernels(self, x: Tensor, memory: Tensor, begins: Tensor) -> Tensor:
+        """Computes all rows by kernels of a GPU."""
 
 
 class Lstm(Recurrent):
@@ -105,7 +114,12 @@ class Lstm(Recurrent):
         super().__init__(inputs, units, rng, bias=bias)
         self.size = 2 * units
 
-    def step(self, added: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def rows(self, x: Tensor, memory: Tensor, begins: Tensor) -> Tensor:
+        if x.device.type != "cpu" or len(x) == 1:
+            return super().rows(x, memory, begins)
+        return cpu_lstm.lstm(x, memory, begins, self.inputs, self.recurrent)
+
+    def add(self, added: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         h, c = memory.chunk(2, dim=-1)
         gates = torch.addmm(added + self.recurrent.bias, h, self.recurrent.weight.t())
         i, f, g, o = gates.chunk(4, dim=-1)
@@ -113,10 +127,11 @@ class Lstm(Recurrent):
         h = o.sigmoid() * c.tanh()
         return h, torch.cat([h, c], dim=-1)
 
-    def steps(self, added: Tensor, memory: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    def by_kernels(self, x: Tensor, memory: Tensor, begins: Tensor) -> Tensor:
         from headrace.learner.models.kernels.lstm import lstm
 
-        return lstm(added, memory, kept, self.recurrent.weight, self.recurrent.bias)
+        weight, bias = self.recurrent.weight, self.recurrent.bias
+        return lstm(self.added(x), memory, (~begins).float(), weight, bias)
 
 
 class Gru(Recurrent):
@@ -128,7 +143,7 @@ class Gru(Recurrent):
         super().__init__(inputs, units, rng, bias=bias)
         self.size = units
 
-    def step(self, added: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def add(self, added: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         carried = torch.addmm(self.recurrent.bias, memory, self.recurrent.weight.t())
         reset_in, update_in, new_in = added.chunk(3, dim=-1)
         reset_h, update_h, new_h = carried.chunk(3, dim=-1)
@@ -136,10 +151,11 @@ class Gru(Recurrent):
         h = torch.lerp(new, memory, (update_in + update_h).sigmoid())
         return h, h
 
-    def steps(self, added: Tensor, memory: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    def by_kernels(self, x: Tensor, memory: Tensor, begins: Tensor) -> Tensor:
         from headrace.learner.models.kernels.gru import gru
 
-        return gru(added, memory, kept, self.recurrent.weight, self.recurrent.bias)
+        weight, bias = self.recurrent.weight, self.recurrent.bias
+        return gru(self.added(x), memory, (~begins).float(), weight, bias)
 
 
 CORES: dict[str, type[Recurrent]] = {"lstm": Lstm, "gru": Gru}

@@ -93,12 +93,13 @@ class Model(nn.Module):
             return self.params(hidden, obs), None
         if memory is None:
             memory = hidden.new_zeros(len(hidden), self.memory, dtype=torch.float32)
-        hidden, after = self.core(hidden.unsqueeze(0), memory[:, : self.core.size])
+        size = self.core.size
+        hidden, after = self.core.step(hidden, memory[:, :size])
         if self.value_core is not None:
             assert self.value_encoder is not None
-            valued = self.value_encoder(seen).unsqueeze(0)
-            after = torch.cat([after, self.value_core(valued, memory[:, self.core.size :])[1]], -1)
-        return self.params(hidden.squeeze(0), obs), after
+            _, valued_after = self.value_core.step(self.value_encoder(seen), memory[:, size:])
+            after = torch.cat([after, valued_after], -1)
+        return self.params(hidden, obs), after
 
     def forward(
         self, obs: dict[str, Tensor], memory: Tensor | None = None, begins: Tensor | None = None
@@ -121,11 +122,11 @@ class Model(nn.Module):
             size = self.core.size
             if memory is None:
                 memory = hidden.new_zeros(lead[1], self.memory, dtype=torch.float32)
-            hidden, _ = self.core(hidden, memory[:, :size], begins)
+            hidden = self.core(hidden, memory[:, :size], begins)
             if self.value_core is None:
                 valued = hidden
             else:
-                valued, _ = self.value_core(valued, memory[:, size:], begins)
+                valued = self.value_core(valued, memory[:, size:], begins)
         value = head(self.value_head, valued).squeeze(-1)
         if self.returns is not None:
             value = self.returns(value)

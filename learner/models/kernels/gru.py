@@ -125,10 +125,8 @@ class _Gru(Function):
         return dadded, dmemory, None, dweight, carried.sum((0, 1))
 
 
-def gru(
-    added: Tensor, memory: Tensor, kept: Tensor, weight: Tensor, bias: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Maps what the inputs add to the gates [T, B, 3U] and the memory [B, U] to outputs [T, B, U]
-    and the memory after them; `kept` [T, B] is 0 where a row starts from an empty one."""
+def gru(added: Tensor, memory: Tensor, kept: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Maps what the inputs add to the gates [T, B, 3U] and the memory [B, U] to outputs [T, B, U];
+    `kept` [T, B] is 0 where a row starts from an empty memory."""
     outputs: Tensor = _Gru.apply(added, memory, kept, weight, bias)
-    return outputs, outputs[-1]
+    return outputs

@@ -91,10 +91,10 @@ class _Lstm(Function):
     @staticmethod
     def forward(
         ctx: Any, added: Tensor, memory: Tensor, kept: Tensor, weight: Tensor, bias: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Tensor:
         steps, count, _ = added.shape
         size = weight.shape[1]
-        hs, cs = added.new_empty((2, steps + 1, count, size))
+        hs, cs = added.new_empty((2, steps + 1, count, size)).unbind(0)
         hs[0], cs[0] = memory.chunk(2, dim=-1)
         added, gates = added.contiguous(), added.new_empty(added.shape)
         for t in range(steps):
@@ -102,16 +102,16 @@ class _Lstm(Function):
                 added, kept, weight, bias, hs, cs, gates, t, count, size, ROWS, UNITS, INNER
             )
         ctx.save_for_backward(kept, weight, hs, cs, gates)
-        return hs[1:], cs[-1]
+        return hs[1:]
 
     @staticmethod
-    def backward(ctx: Any, douts: Tensor, dlast: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, douts: Tensor) -> tuple[Tensor | None, ...]:
         kept, weight, hs, cs, gates = ctx.saved_tensors
         steps, count, _ = gates.shape
         size = weight.shape[1]
         dgates = gates.new_empty((steps + 1, *gates.shape[1:]))
         dcs = torch.empty_like(cs)
-        dgates[-1], dcs[-1] = 0.0, dlast
+        dgates[-1] = dcs[-1] = 0.0
         douts = douts.contiguous()
         for t in reversed(range(steps)):
             _step_back[grid(count, size)](
@@ -126,10 +126,8 @@ class _Lstm(Function):
         return dadded, dmemory, None, dweight, dadded.sum((0, 1))
 
 
-def lstm(
-    added: Tensor, memory: Tensor, kept: Tensor, weight: Tensor, bias: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Maps what the inputs add to the gates [T, B, 4U] and the memory [B, 2U] to outputs [T, B, U]
-    and the memory after them; `kept` [T, B] is 0 where a row starts from an empty one."""
-    outputs, last = _Lstm.apply(added, memory, kept, weight, bias)
-    return outputs, torch.cat([outputs[-1], last], dim=-1)
+def lstm(added: Tensor, memory: Tensor, kept: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Maps what the inputs add to the gates [T, B, 4U] and the memory [B, 2U] to outputs [T, B, U];
+    `kept` [T, B] is 0 where a row starts from an empty memory."""
+    outputs: Tensor = _Lstm.apply(added, memory, kept, weight, bias)
+    return outputs

@@ -39,6 +39,15 @@ def begun() -> Tensor:
     return begins
 
 
+def after(core: Transformer, x: Tensor, memory: Tensor, begins: Tensor | None = None) -> Tensor:
+    """The memory after those rows, as a sampler has it: it empties the memory itself."""
+    for t, row in enumerate(x):
+        if begins is not None:
+            memory = torch.where(begins[t].unsqueeze(-1), 0.0, memory)
+        _, memory = core.step(row, memory)
+    return memory
+
+
 def empty(core: Transformer) -> Tensor:
     return torch.zeros(B, core.size)
 
@@ -83,7 +92,7 @@ def gated(gate: Any, kept: Tensor, found: Tensor) -> Tensor:
 def test_each_step_looks_at_itself_and_at_so_many_before(context: int) -> None:
     core, x = core_of(context), shown()
     begins = begun()
-    outputs, _ = core(x, empty(core), begins)
+    outputs = core(x, empty(core), begins)
     for column in range(B):
         starts = [0, *torch.nonzero(begins[:, column]).flatten().tolist(), T]
         for start, end in itertools.pairwise(starts):
@@ -99,29 +108,27 @@ def test_each_step_looks_at_itself_and_at_so_many_before(context: int) -> None:
 def test_an_unroll_in_pieces_is_the_unroll(context: int, pieces: tuple[int, ...]) -> None:
     """With the memory of steps before it, which are more or fewer than it may look at."""
     core, x, begins = core_of(context), shown(), begun()
-    _, memory = core(shown(6, seed=3), empty(core))
+    memory = after(core, shown(6, seed=3), empty(core))
     memory[2] = 0.0  # has just begun
-    whole, last = core(x, memory, begins)
+    whole = core(x, memory, begins)
     carried, outputs, at = memory, [], 0
     for steps in pieces:
-        piece, carried = core(x[at : at + steps], carried, begins[at : at + steps])
-        outputs.append(piece)
+        piece = slice(at, at + steps)
+        outputs.append(core(x[piece], carried, begins[piece]))
+        carried = after(core, x[piece], carried, begins[piece])
         at += steps
     torch.testing.assert_close(torch.cat(outputs), whole, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(carried, last, atol=1e-5, rtol=1e-5)
-    # Without flags, as a sampler has it: it empties the memory itself.
     carried, outputs = memory, []
     for t in range(T):
         carried = torch.where(begins[t].unsqueeze(-1), 0.0, carried)
-        piece, carried = core(x[t : t + 1], carried)
-        outputs.append(piece)
-    torch.testing.assert_close(torch.cat(outputs), whole, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(carried, last, atol=1e-5, rtol=1e-5)
+        output, carried = core.step(x[t], carried)
+        outputs.append(output)
+    torch.testing.assert_close(torch.stack(outputs), whole, atol=1e-5, rtol=1e-5)
 
 
 def test_what_no_step_may_look_at_is_zeros() -> None:
     core = core_of(context=6)
-    _, memory = core(shown(), empty(core), begun())
+    memory = after(core, shown(), empty(core), begun())
     held = memory[:, -1].tolist()
     assert held == [6.0, 1.0, 6.0]
     past = memory[:, :-1].view(B, 2, 6, UNITS)
@@ -131,7 +138,7 @@ def test_what_no_step_may_look_at_is_zeros() -> None:
 @pytest.mark.parametrize("layers", [1, 2])
 def test_it_can_learn_from_a_cue_as_far_as_its_layers_reach(layers: int) -> None:
     core, x = core_of(context=3, layers=layers), shown().requires_grad_()
-    outputs, _ = core(x, empty(core))
+    outputs = core(x, empty(core))
     (gradient,) = torch.autograd.grad(outputs[-1].square().sum(), x)
     touched = gradient.abs().sum((1, 2)) > 0
     reach = 3 * layers
@@ -143,7 +150,7 @@ def test_closed_gates_let_the_inputs_through() -> None:
     core = Transformer(INPUTS, UNITS, rng, layers=2, context=4, bias=50.0)
     x = shown()
     expected = core.leave(core.enter(x))
-    torch.testing.assert_close(core(x, empty(core))[0], expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(core(x, empty(core)), expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("units", "heads"), [(1, 1), (16, 1), (24, 1), (64, 4), (96, 6), (512, 8)])

@@ -1,5 +1,6 @@
 """Recurrent cores: torch's own are the oracle, and acting step by step is training unrolled."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -43,9 +44,13 @@ def test_it_is_torch_s(kind: str) -> None:
     theirs = torch_s(core, kind, 7)
     x, memory = torch.randn(T, B, 7), torch.randn(B, core.size)
     h, c = memory[:, :UNITS].unsqueeze(0), memory[:, UNITS:].unsqueeze(0)
-    outputs, after = core(x, memory)
+    outputs = core(x, memory)
     expected, last = theirs(x, (h.contiguous(), c.contiguous()) if kind == "lstm" else h)
     torch.testing.assert_close(outputs, expected, atol=1e-6, rtol=1e-5)
+    after = memory
+    for t in range(T):
+        output, after = core.step(x[t], after)
+        torch.testing.assert_close(output, expected[t], atol=1e-6, rtol=1e-5)
     together = torch.cat(last, -1) if isinstance(last, tuple) else last
     torch.testing.assert_close(after, together.squeeze(0), atol=1e-6, rtol=1e-5)
     outputs.square().sum().backward()
@@ -65,12 +70,34 @@ def test_an_episode_knows_nothing_of_the_one_before(kind: str) -> None:
     x, memory = torch.randn(T, B, 7), torch.randn(B, core.size)
     begins = torch.zeros(T, B, dtype=torch.bool)
     begins[4, 1] = begins[0, 2] = True
-    outputs, _ = core(x, memory, begins)
+    outputs = core(x, memory, begins)
     torch.testing.assert_close(outputs[4:, 1], theirs(x[4:, 1])[0], atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(outputs[:, 2], theirs(x[:, 2])[0], atol=1e-6, rtol=1e-5)
-    untouched, _ = core(x, memory)
-    assert torch.equal(outputs[:4, 1], untouched[:4, 1])
-    assert torch.equal(outputs[:, 0], untouched[:, 0])
+    untouched = core(x, memory)
+    torch.testing.assert_close(outputs[:4, 1], untouched[:4, 1], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(outputs[:, 0], untouched[:, 0], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("begun", [0.0, 0.05, 0.3, 1.0])
+@pytest.mark.parametrize(("steps", "columns"), [(1, 1), (1, 5), (64, 1), (33, 7)])
+def test_an_lstm_of_a_cpu_is_the_plain_one(steps: int, columns: int, begun: float) -> None:
+    """All rows, and all gradients: whatever the stretches are that it is cut into."""
+    core = core_of("lstm")
+    torch.manual_seed(2)
+    x = torch.randn(steps, columns, 7, requires_grad=True)
+    memory = torch.randn(columns, core.size, requires_grad=True)
+    begins = torch.rand(steps, columns) < begun
+    weights = torch.randn(steps, columns, UNITS)
+    wanted = [x, memory, *core.parameters()]
+    found = []
+    for rows in (core.rows, partial(Recurrent.rows, core)):
+        outputs = rows(x, memory, begins)
+        gradients = torch.autograd.grad((outputs * weights).sum(), wanted, allow_unused=True)
+        found.append((outputs, *(g for g in gradients if g is not None)))
+    if begun == 1.0:
+        assert not found[0][2].any(), "the memory"
+    for own, plain in zip(*found, strict=True):
+        torch.testing.assert_close(own, plain, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
@@ -87,7 +114,7 @@ def gradients_of_a_cue(kind: str, bias: float, ago: tuple[int, ...]) -> list[flo
     core = CORES[kind](64, 128, torch.Generator().manual_seed(0), bias=bias)
     dice = torch.Generator().manual_seed(1)
     x = torch.randn(max(ago) + 1, 16, 64, generator=dice).requires_grad_()
-    outputs, _ = core(x.tanh(), torch.zeros(16, core.size))
+    outputs = core(x.tanh(), torch.zeros(16, core.size))
     one = torch.randn(128, generator=dice)
     found = []
     for steps in (0, *ago):
@@ -114,8 +141,9 @@ def test_the_bias_is_that_of_the_gate_that_keeps(kind: str) -> None:
     if kind == "lstm":
         with torch.no_grad():
             core.inputs.bias[:UNITS] = -50.0  # the gate of its inputs
-    memory = torch.rand(B, core.size)
-    _, after = core(torch.randn(T, B, 7), memory)
+    memory = after = torch.rand(B, core.size)
+    for x in torch.randn(T, B, 7):
+        _, after = core.step(x, after)
     torch.testing.assert_close(after[:, -UNITS:], memory[:, -UNITS:])
 
 
