@@ -49,6 +49,7 @@ def train(parts: TrainParts) -> str:
     optimiser = optimiser_step.make_optimiser(config, model, lr=lr)
     if parts.resume is not None:
         restore(parts, optimiser)
+        parts.resume = None  # or its files would stay open as long as the run
     steps: Steps
     if by_device and isinstance(flat, FlatWeights):
         steps = DeviceSteps(parts, optimiser, flat)

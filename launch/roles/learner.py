@@ -139,6 +139,7 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
             started=started,
             began=began,
         )
+        del resume  # whoever holds it keeps the checkpoint's files open
         reason = diagnosis = ""
         try:
             reason = _trained(pieces, run, feed)

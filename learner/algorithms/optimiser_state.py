@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.learner.sharding.parts import spread_as
+from headrace.learner.sharding.parts import is_spread, spread_as
 
 
 def restore(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor], meta: Any) -> None:
@@ -51,9 +51,10 @@ def load_state(
     for name, value in {**tensors, **meta["scalars"]}.items():
         index, slot = name.split(".", 1)
         # The optimiser would keep this very tensor and write on it.
-        own = value.clone() if isinstance(value, Tensor) else value
-        if slot != "step" and isinstance(own, Tensor):
-            own = spread_as(own, parameters[int(index)])
+        own = value
+        if isinstance(value, Tensor):
+            like = parameters[int(index)]
+            own = spread_as(value, like) if slot != "step" and is_spread(like) else value.clone()
         state.setdefault(int(index), {})[slot] = own
     groups = [
         {

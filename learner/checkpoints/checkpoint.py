@@ -50,7 +50,7 @@ class Checkpoint:
     """Holds what `save` was given, read back."""
 
     version: int
-    tensors: TensorGroups  # on the CPU
+    tensors: TensorGroups  # on the CPU, mapped
     state: dict[str, Any]
     path: Path
 
@@ -164,26 +164,32 @@ def set_aside(folder: Path, *, before: Path) -> None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Loads one checkpoint and verifies every byte; CheckpointError if any is not as written."""
+    """Loads one checkpoint and verifies every byte; CheckpointError if any is not as written.
+
+    The tensors are the files themselves, mapped: what is not touched takes no memory, and the ranks
+    of a machine share it. A mapped file is on the disk, whoever removes it, until they are gone.
+    """
     try:
         version, files = manifest.read(path)
-        blobs = {name: manifest.read_file(path / name, entry) for name, entry in files.items()}
-        state = _inside(STATE, _unpack, blobs.pop(STATE))
+        for name, entry in files.items():
+            manifest.verify(path / name, entry)
+        state = _inside(path / STATE, lambda file: _unpack(file.read_bytes()))
         groups = {
-            name.removesuffix(TENSORS): _inside(name, safetensors.torch.load, blob)
-            for name, blob in blobs.items()
+            name.removesuffix(TENSORS): _inside(path / name, safetensors.torch.load_file)
+            for name in files
+            if name != STATE
         }
     except (OSError, DamageError) as error:
         raise CheckpointError(f"checkpoint {path} is damaged: {error}") from error
     return Checkpoint(version, groups, state, path)
 
 
-def _inside(name: str, read: Callable[[bytes], T], blob: bytes) -> T:
+def _inside(file: Path, read: Callable[[Path], T]) -> T:
     """Decodes a file: even with the right hash it may not be ours, since hashes are no secret."""
     try:
-        return read(blob)
+        return read(file)
     except Exception as error:  # what the libraries raise is not all written down
-        raise DamageError(f"{name} cannot be read: {error!r:.200}") from error
+        raise DamageError(f"{file.name} cannot be read: {error!r:.200}") from error
 
 
 def _packed(tensors: TensorGroups, state: dict[str, Any]) -> bytes:

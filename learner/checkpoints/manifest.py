@@ -13,6 +13,7 @@ STEM = re.compile(r"[a-z0-9_]+")
 TENSORS = ".safetensors"
 STATE = "state.msgpack"
 MANIFEST = "manifest.json"
+_PIECE = 1 << 20  # bytes that are read at a time
 
 
 class DamageError(Exception):
@@ -51,11 +52,15 @@ def read(path: Path) -> tuple[int, dict[str, Any]]:
     return version, files
 
 
-def read_file(file: Path, entry: dict[str, Any]) -> bytes:
-    """Returns what is in a file; DamageError unless it is what the manifest says."""
-    blob = file.read_bytes()
-    if len(blob) != entry.get("size"):
-        raise DamageError(f"{file.name} has {len(blob)} bytes of {entry.get('size')}")
-    if xxhash.xxh3_128_hexdigest(blob) != entry.get("xxh3_128"):
+def verify(file: Path, entry: dict[str, Any]) -> None:
+    """Raises DamageError unless a file is what the manifest says; it is never in memory as a
+    whole."""
+    size, digest = 0, xxhash.xxh3_128()
+    with file.open("rb", buffering=0) as opened:
+        while piece := opened.read(_PIECE):
+            size += len(piece)
+            digest.update(piece)
+    if size != entry.get("size"):
+        raise DamageError(f"{file.name} has {size} bytes of {entry.get('size')}")
+    if digest.hexdigest() != entry.get("xxh3_128"):
         raise DamageError(f"{file.name} has the right size and the wrong content")
-    return blob

@@ -355,6 +355,7 @@ def test_a_resumed_learner_goes_on_as_if_nothing_had_been(tmp_path: Path) -> Non
     parts, _ = learn(
         tmp_path / "parts", 3, algorithm=config, model=model, resume=saved, change=later
     )
+    assert parts.resume is None, "its files would stay open"
     assert parts.progress.kl_coef == whole.progress.kl_coef != 0.5
     square = whole.progress.advantage_square
     assert square is not None and parts.progress.advantage_square == square

@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import random
+import re
 import resource
 import shutil
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ TENSORS: checkpoint.TensorGroups = {
     "optimiser": {},
     "rng": {"step": torch.tensor(7.0), "bytes": torch.arange(5, dtype=torch.uint8)},
 }
+BIG: checkpoint.TensorGroups = {"model": {"weight": torch.ones(16 << 20)}}
 STATE: dict[str, Any] = {
     "lr": 6e-4,
     "seen": {"actor-1": {"next": 12, "gaps": [3, 5, 2**63]}},
@@ -68,6 +70,26 @@ def test_tensors_that_share_memory_or_have_gaps(tmp_path: Path) -> None:
     path = checkpoint.save(tmp_path, step_version=1, tensors={"model": group}, state={}, keep=2)
     back = checkpoint.load(path).tensors["model"]
     assert all(torch.equal(back[name], group[name]) for name in group)
+
+
+def test_what_is_read_back_takes_no_memory_until_it_is_written_on(tmp_path: Path) -> None:
+    """Else each rank would hold all of a network that is spread over them, three times."""
+    checkpoint.save(tmp_path, step_version=1, tensors=BIG, state={}, keep=2)
+    before = own_memory()
+    found = latest(tmp_path).tensors["model"]["weight"]
+    assert float(found.sum()) == found.numel()  # all of it was read
+    assert own_memory() - before < found.nbytes / 4
+    found.add_(1.0)
+    assert own_memory() - before >= found.nbytes
+    again = latest(tmp_path).tensors["model"]["weight"]
+    assert torch.equal(again, BIG["model"]["weight"]), "the file is as it was"
+
+
+def own_memory() -> int:
+    """Returns the bytes that this process holds and shares with no file."""
+    held = re.search(r"^Anonymous: +(\d+)", Path("/proc/self/smaps_rollup").read_text(), re.M)
+    assert held is not None
+    return int(held[1]) * 1024
 
 
 def test_an_empty_or_absent_folder_holds_none(tmp_path: Path) -> None:
