@@ -87,7 +87,6 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
     if resume is not None:
         model.load_state_dict(resume.tensors["model"])
         learner_resume.restore_progress(progress, resume, run)
-        log.info("continues from %s", resume.path)
         if learner_resume.complete(run, options.out, ranks, progress, began=began):
             return runtime.OK
     else:

@@ -64,6 +64,7 @@ def restore_progress(progress: Progress, found: checkpoint.Checkpoint, run: run_
     trained_by = found.state["identity"]["shared"]["algorithm"]
     if trained_by.get("kl_coef") != run.algorithm.kl_coef:
         progress.kl_coef = None
+    log.info("continues from %s", found.path)
 
 
 def first_weights(model: Model, config: LearnerConfig, *, seed: int) -> None:
