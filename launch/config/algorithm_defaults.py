@@ -37,6 +37,12 @@ def _minibatches(run: Known) -> int:
     return parts if run.get("model.core", "none") == "none" else min(parts, columns)
 
 
+def _unless_population(run: Known) -> float:
+    """Is 0.02: a batch that moves the policy further is left, since one that goes too far is not
+    found again; 0 with env.population, whose policies would all be stopped by their mean."""
+    return 0.0 if run.get("env.population") else 0.02
+
+
 def _newest_unrolls(run: Known) -> int:
     """Holds about 4096 steps; without algorithm.replay_share it does nothing, and is 256."""
     if not run["algorithm.replay_share"]:
@@ -89,6 +95,7 @@ DEFAULTS: Final[dict[str, dict[str, Default]]] = {
         "algorithm.entropy_coef": 0.01,
         "algorithm.epochs": 10,
         "algorithm.minibatches": _minibatches,
+        "algorithm.kl_stop": _unless_population,
         "learner.lr": 3e-4,
     },
     "appo": {

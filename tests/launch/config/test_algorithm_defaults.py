@@ -75,6 +75,11 @@ def test_ppos_minibatches_have_about_64_steps(
     assert found["algorithm.minibatches"] == parts
 
 
+def test_ppo_leaves_a_batch_that_has_moved_one_policy_far() -> None:
+    assert of("ppo")["algorithm.kl_stop"] == 0.02
+    assert of("ppo", env={"population": 8})["algorithm.kl_stop"] == 0.0
+
+
 def test_what_the_run_scales_itself_is_not_normalised() -> None:
     assert of("ppo")["model.normalise_obs"] and of("ppo")["model.normalise_returns"]
     assert not of("ppo", model={"obs_scale": [2.0]})["model.normalise_obs"]

@@ -29,6 +29,7 @@ trace = 1.0
 normalise_advantages = false
 epochs = 4
 minibatches = 4
+kl_stop = 0.0
 uses = 1
 
 [learner]
