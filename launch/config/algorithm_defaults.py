@@ -15,6 +15,7 @@ Known: TypeAlias = Mapping[str, Any]  # "section.key" -> its value, of those tha
 
 # Steps that one optimiser step of PPO trains on, and steps that IMPALA remembers.
 _PART_STEPS, _REMEMBERED_STEPS = 64, 4096
+_MOST_KL = 0.02  # of PPO's policy from the one that acted; then it leaves the batch
 
 
 def _unless_scaled_obs(run: Known) -> bool:
@@ -37,10 +38,9 @@ def _minibatches(run: Known) -> int:
     return parts if run.get("model.core", "none") == "none" else min(parts, columns)
 
 
-def _unless_population(run: Known) -> float:
-    """Is 0.02: a batch that moves the policy further is left, since one that goes too far is not
-    found again; 0 with env.population, whose policies would all be stopped by their mean."""
-    return 0.0 if run.get("env.population") else 0.02
+def _kl_stop(run: Known) -> float:
+    """Equals 0 with env.population: the mean KL of unlike policies would stop them all."""
+    return 0.0 if run.get("env.population") else _MOST_KL
 
 
 def _newest_unrolls(run: Known) -> int:
@@ -95,7 +95,8 @@ DEFAULTS: Final[dict[str, dict[str, Default]]] = {
         "algorithm.entropy_coef": 0.01,
         "algorithm.epochs": 10,
         "algorithm.minibatches": _minibatches,
-        "algorithm.kl_stop": _unless_population,
+        # A policy that one batch has moved too far, some seeds do not find again.
+        "algorithm.kl_stop": _kl_stop,
         "learner.lr": 3e-4,
     },
     "appo": {
