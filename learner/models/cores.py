@@ -77,7 +77,9 @@ class Recurrent(Core):
             begins = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
         with without_autocast(x.device.type):
             x = x.float()
-            return (self.by_kernels if usable(x) else self.rows)(x, memory, begins)
+            if usable(x):
+                return self.by_kernels(self.added(x), memory, (~begins).float())
+            return self.rows(x, memory, begins)
 
     def rows(self, x: Tensor, memory: Tensor, begins: Tensor) -> Tensor:
         """Computes one row after the other."""
@@ -101,8 +103,8 @@ class Recurrent(Core):
         """Computes one row: the output, which is the state that is multiplied, and the memory."""
 
     @abstractmethod
-    def by_kernels(self, x: Tensor, memory: Tensor, begins: Tensor) -> Tensor:
-        """Computes all rows by kernels of a GPU."""
+    def by_kernels(self, added: Tensor, memory: Tensor, kept: Tensor) -> Tensor:
+        """Computes all rows by kernels of a GPU; a row begins with its memory times `kept`."""
 
 
 class Lstm(Recurrent):
@@ -127,11 +129,10 @@ class Lstm(Recurrent):
         h = o.sigmoid() * c.tanh()
         return h, torch.cat([h, c], dim=-1)
 
-    def by_kernels(self, x: Tensor, memory: Tensor, begins: Tensor) -> Tensor:
+    def by_kernels(self, added: Tensor, memory: Tensor, kept: Tensor) -> Tensor:
         from headrace.learner.models.kernels.lstm import lstm
 
-        weight, bias = self.recurrent.weight, self.recurrent.bias
-        return lstm(self.added(x), memory, (~begins).float(), weight, bias)
+        return lstm(added, memory, kept, self.recurrent.weight, self.recurrent.bias)
 
 
 class Gru(Recurrent):
@@ -151,11 +152,10 @@ class Gru(Recurrent):
         h = torch.lerp(new, memory, (update_in + update_h).sigmoid())
         return h, h
 
-    def by_kernels(self, x: Tensor, memory: Tensor, begins: Tensor) -> Tensor:
+    def by_kernels(self, added: Tensor, memory: Tensor, kept: Tensor) -> Tensor:
         from headrace.learner.models.kernels.gru import gru
 
-        weight, bias = self.recurrent.weight, self.recurrent.bias
-        return gru(self.added(x), memory, (~begins).float(), weight, bias)
+        return gru(added, memory, kept, self.recurrent.weight, self.recurrent.bias)
 
 
 CORES: dict[str, type[Recurrent]] = {"lstm": Lstm, "gru": Gru}

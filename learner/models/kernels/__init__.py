@@ -1,2 +1,1 @@
-"""What takes the place of plain code where it runs faster, each beside that: kernels for GPUs, and
-oneDNN's LSTM on a CPU."""
+"""Kernels for GPUs, and oneDNN's LSTM for a CPU, each beside the plain code it stands for."""

@@ -74,7 +74,7 @@ class Lines(Broker):
         return sum(len(frame) for frames, _ in self.lines[route] for frame in frames)
 
     def publishes(self, version: int, size: int = 4 * MIB, takes_s: float = 0.0) -> Announce:
-        """The learner's, whole after so many seconds."""
+        """Brings a version of the learner's, whole after so many seconds."""
         blob = Blob.of(version, "layout", bytes([version % 256]) * size)
         if version % 50 == 0:  # a rank 0 is believed in its HELLO
             Broker.now += 1.0

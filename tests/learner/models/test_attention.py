@@ -40,7 +40,7 @@ def begun() -> Tensor:
 
 
 def after(core: Transformer, x: Tensor, memory: Tensor, begins: Tensor | None = None) -> Tensor:
-    """The memory after those rows, as a sampler has it: it empties the memory itself."""
+    """Returns the memory after those rows, as a sampler has it: it empties the memory itself."""
     for t, row in enumerate(x):
         if begins is not None:
             memory = torch.where(begins[t].unsqueeze(-1), 0.0, memory)
