@@ -3,7 +3,6 @@
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
-from msgspec.structs import replace
 
 # A number, or pairs of (trained steps, number): in between it moves in a straight line, before the
 # first and after the last it stands still.
@@ -141,10 +140,6 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
         return one if self.separate is False else 2 * one
 
 
-# What gamma = "auto" is, and where episodes may have so many steps.
-_NEAR, _FAR, _LONG = 0.99, 0.998, 1000
-
-
 class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Sets what the optimiser step minimises, and how often it uses a batch."""
 
@@ -203,7 +198,11 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=1, le=1000, description="ppo: times that a batch is gone through")
     ] = 4
     minibatches: Annotated[
-        int, Meta(ge=1, le=65536, description="ppo: parts of a batch, shuffled, one step each")
+        Annotated[int, Meta(ge=1, le=65536)] | Literal["auto"],
+        Meta(
+            description="ppo: parts of a batch, shuffled, one step each; auto: of about 256 steps"
+            " where the network has convolutions, else of 64"
+        ),
     ] = 4
     kl_stop: Annotated[
         float,
@@ -250,9 +249,8 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(description="impala: which of them: any, or the newest that were used least"),
     ] = "uniform"
 
-    def settled(self, limit: int) -> "AlgorithmConfig":
-        """Returns these settings with a number for gamma, where episodes have at most `limit`
-        steps; 0 = nobody knows."""
-        if self.gamma != "auto":
-            return self
-        return replace(self, gamma=_FAR if limit >= _LONG else _NEAR)
+    @property
+    def parts(self) -> int:
+        """Returns minibatches, once that is a number."""
+        assert self.minibatches != "auto", "settled before it trains"
+        return self.minibatches

@@ -13,12 +13,13 @@ from headrace.actors.acting.networks import ActingNetwork
 from headrace.actors.action_converter import ActionConverter, random_rows
 from headrace.actors.envs.agents.kinds import AnyPlay, agents_in, play_of, takes_turns
 from headrace.actors.envs.make import make_any, make_vector, probe
+from headrace.launch.config import algorithm_defaults
 from headrace.launch.config.run_file import Run
 from headrace.launch.process import runtime
 from headrace.learner.algorithms.loss_inputs import Coefficients, LossBatch, LossInputs, LossNorm
 from headrace.learner.algorithms.losses import LOSSES
 from headrace.learner.batches.frames import observed
-from headrace.learner.models.build import build
+from headrace.learner.models.build import build, chosen_kind
 from headrace.learner.models.precision import autocast
 from headrace.learner.spaces import Spaces, unroll_fields
 
@@ -100,12 +101,13 @@ def _train_s(run: Run, spaces: Spaces) -> float:
     batch["logp"].fill_(-1.4)
     recorded = LossBatch(batch["action"], batch["logp"], batch["reward"], batch["flags"])
     steps = run.unroll.length * columns
+    algorithm, _ = algorithm_defaults.settled(run, kind=chosen_kind(run.model, spaces), limit=0)
 
     def step(_: int) -> None:
         with autocast("cpu", run.learner.precision, model):
             output = model(observed(batch, spaces))
         given = LossInputs(
-            config=run.algorithm.settled(0),
+            config=algorithm,
             coefs=Coefficients(clip=0.2, entropy_coef=0.01, kl_coef=0.0),
             distribution=model.distribution,
             output=output,

@@ -1,21 +1,30 @@
 """The defaults of each algorithm: what a run trains by that names an environment and an algorithm.
 
 A key that the run file or --set gives stays as it is given. Keys that are not here have one default
-for all algorithms, in the struct of their section.
+for all algorithms, in the struct of their section. What is "auto" follows the environment, and so
+only the learner knows it: settled().
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
+from msgspec.structs import replace
+
 from headrace.actors.config import EvaluateConfig
+from headrace.launch.config.run_sections import Run
 from headrace.learner.config import AlgorithmConfig
+from headrace.learner.learner_config import LearnerConfig
 
 Tables: TypeAlias = dict[str, dict[str, Any]]  # what stands in a run file, by section
 Known: TypeAlias = Mapping[str, Any]  # "section.key" -> its value, of those that are known
 
-# Steps that one optimiser step of PPO trains on, and steps that IMPALA remembers.
-_PART_STEPS, _REMEMBERED_STEPS = 64, 4096
+_REMEMBERED_STEPS = 4096  # by IMPALA
 _MOST_KL = 0.02  # of PPO's policy from the one that acted; then it leaves the batch
+# Of PPO by the network: its step size, and the steps that one optimiser step trains on.
+_LARGE_STEPS: Final = {"grid": (1e-3, 256), "nature": (5e-4, 256), "resnet": (5e-4, 256)}
+_SMALL_STEPS: Final = (3e-4, 64)
+# The discount, and where episodes may have so many steps.
+_NEAR, _FAR, _LONG = 0.99, 0.998, 1000
 
 
 def _unless_scaled_obs(run: Known) -> bool:
@@ -26,16 +35,6 @@ def _unless_scaled_obs(run: Known) -> bool:
 def _unless_scaled_rewards(run: Known) -> bool:
     """Becomes false where algorithm.reward_scale is set."""
     return bool(run.get("algorithm.reward_scale", 1.0) == 1.0)
-
-
-def _minibatches(run: Known) -> int:
-    """Makes parts of about 64 steps; with model.core, which learns from whole columns, no more than
-    columns; with env.population of 64 steps in each column, which one policy plays."""
-    columns: int = run["unroll.envs"] * run["pacing.batch_unrolls"]
-    if run.get("env.population"):
-        columns = 1
-    parts: int = max(1, run["unroll.length"] * columns // _PART_STEPS)
-    return parts if run.get("model.core", "none") == "none" else min(parts, columns)
 
 
 def _kl_stop(run: Known) -> float:
@@ -82,7 +81,8 @@ _EVERY: Final[dict[str, Default]] = {
 }
 DEFAULTS: Final[dict[str, dict[str, Default]]] = {
     "ppo": {
-        # 128 x 8 x 2 = 2048 steps in a batch, 10 x 32 = 320 optimiser steps; sampling waits.
+        # 128 x 8 x 2 = 2048 steps in a batch, 10 x 32 = 320 optimiser steps, or for pictures 10 x 8
+        # larger ones; sampling waits.
         "unroll.length": 128,
         "unroll.envs": 8,
         "pacing.batch_unrolls": 2,
@@ -94,10 +94,10 @@ DEFAULTS: Final[dict[str, dict[str, Default]]] = {
         # Ten uses of a batch narrow a policy soon; without it some runs stop short of their goal.
         "algorithm.entropy_coef": 0.01,
         "algorithm.epochs": 10,
-        "algorithm.minibatches": _minibatches,
+        "algorithm.minibatches": "auto",
         # A policy that one batch has moved too far, some seeds do not find again.
         "algorithm.kl_stop": _kl_stop,
-        "learner.lr": 3e-4,
+        "learner.lr": "auto",
     },
     "appo": {
         # 32 x 4 x 2 = 256 steps in a batch, 8 optimiser steps for each, on the newest 8.
@@ -152,3 +152,28 @@ def filled(tables: Mapping[str, Mapping[str, Any]]) -> Tables:
         section, _, key = place.partition(".")
         full.setdefault(section, {}).setdefault(key, value)
     return full
+
+
+def settled(run: Run, *, kind: str, limit: int) -> tuple[AlgorithmConfig, LearnerConfig]:
+    """Returns what the learner trains by, with numbers where the run says "auto" for gamma,
+    minibatches or lr. `kind`: of the network; `limit`: most steps of an episode, 0 = nobody knows.
+    """
+    algorithm, learner = run.algorithm, run.learner
+    lr, steps = _LARGE_STEPS.get(kind, _SMALL_STEPS)
+    if algorithm.gamma == "auto":
+        algorithm = replace(algorithm, gamma=_FAR if limit >= _LONG else _NEAR)
+    if algorithm.minibatches == "auto":
+        algorithm = replace(algorithm, minibatches=_parts(run, steps))
+    if learner.lr == "auto":
+        own = DEFAULTS[algorithm.name]["learner.lr"]
+        learner = replace(learner, lr=own if isinstance(own, float) else lr)
+    return algorithm, learner
+
+
+def _parts(run: Run, steps: int) -> int:
+    """Counts the parts of a batch that have about so many steps; with model.core, which learns from
+    whole columns, no more than columns; with env.population of each column, which one policy
+    plays."""
+    columns = 1 if run.env.population else run.unroll.envs * run.pacing.batch_unrolls
+    parts = max(1, run.unroll.length * columns // steps)
+    return parts if run.model.core == "none" else min(parts, columns)

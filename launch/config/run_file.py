@@ -17,12 +17,11 @@ import msgspec
 
 from headrace.actors.envs.toys.registered import registered_id
 from headrace.launch.config import algorithm_defaults, toml_text
-from headrace.launch.config.run_sections import SCHEDULES, check
+from headrace.launch.config.run_sections import SCHEDULES, check, fault_of_schedule
 
 # Who loads a run from here needs both, by this name.
 from headrace.launch.config.run_sections import ConfigError as ConfigError
 from headrace.launch.config.run_sections import Run as Run
-from headrace.learner.algorithms.schedule import schedule_fault
 
 # --set stop.steps=none
 NOT_SET = "none"
@@ -220,7 +219,7 @@ def _check_value(section: str, key: str, value: Any, *, source: str) -> None:
         raise ConfigError(
             f"{source}: {place} is {toml_text.shown(value)}; it must be {allowed}"
         ) from None
-    if place in SCHEDULES and isinstance(value, str) and schedule_fault(value):
+    if place in SCHEDULES and isinstance(value, str) and fault_of_schedule(place, value):
         allowed = f"{toml_text.allowed(kind)}, as module:function"
         raise ConfigError(f"{source}: {place} is {toml_text.shown(value)}; it must be {allowed}")
     if not toml_text.portable(value):

@@ -17,7 +17,7 @@ from headrace.broker.config import BrokerConfig, PacingConfig, SecurityConfig
 from headrace.broker.errors import UserError
 from headrace.learner.algorithms.schedule import schedule_fault
 from headrace.learner.checkpoints.config import CheckpointConfig
-from headrace.learner.config import AlgorithmConfig, ModelConfig, UnrollConfig
+from headrace.learner.config import AlgorithmConfig, ModelConfig, Schedule, UnrollConfig
 from headrace.learner.learner_config import LearnerConfig
 
 
@@ -115,6 +115,11 @@ class SearchSection(Struct, frozen=True, forbid_unknown_fields=True):
 SCHEDULES = ("learner.lr", "algorithm.entropy_coef", "algorithm.clip")
 
 
+def fault_of_schedule(place: str, schedule: Schedule) -> str:
+    """Returns what is wrong with the schedule of this key; "" = nothing."""
+    return "" if place == "learner.lr" and schedule == "auto" else schedule_fault(schedule)
+
+
 class ConfigError(UserError, ValueError):
     """Says that a run, or what was said with it, is wrong."""
 
@@ -191,7 +196,7 @@ def check(run: Run) -> None:
         )
     for place in SCHEDULES:
         section, _, key = place.partition(".")
-        if fault := schedule_fault(getattr(getattr(run, section), key)):
+        if fault := fault_of_schedule(place, getattr(getattr(run, section), key)):
             raise ConfigError(f"{place}: {fault}")
     if isinstance(run.learner.lr, tuple) and max(lr for _, lr in run.learner.lr) > 10:
         raise ConfigError("learner.lr: a number in its list is above 10; each must be <= 10")
@@ -213,9 +218,10 @@ def check(run: Run) -> None:
     steps = run.unroll.length * run.unroll.envs * run.pacing.batch_unrolls
     columns = run.unroll.envs * run.pacing.batch_unrolls
     parts, unit = (columns, "columns") if run.model.memory else (steps, "steps")
-    if run.algorithm.name == "ppo" and run.algorithm.minibatches > parts:
+    asked = run.algorithm.minibatches
+    if run.algorithm.name == "ppo" and asked != "auto" and asked > parts:
         raise ConfigError(
-            f"algorithm.minibatches is {run.algorithm.minibatches}, a batch has {parts} {unit};"
+            f"algorithm.minibatches is {asked}, a batch has {parts} {unit};"
             " lower it, or raise pacing.batch_unrolls"
         )
 

@@ -171,14 +171,16 @@ def _flat(figures: Figures) -> Iterator[Finding]:
 
 
 def _decays(figures: Figures) -> Iterator[Finding]:
-    returns, lr = Returns.of(figures), _number(figures.run.learner.lr)
+    returns, lr = Returns.of(figures), figures.run.learner.lr
     if returns.decay and not figures.solved:
         until = figures.run.stop.steps or int(figures.lines[-1]["trained_steps"])
         yield Finding(
             "decays",
             f"returns have fallen from {returns.best:.4g} to {returns.last:.4g} (an evaluator"
             " keeps the best weights, in best/)",
-            () if lr is None else (f"learner.lr=[[0, {lr:g}], [{until}, 0.0]]",),
+            (f"learner.lr=[[0, {_lr(figures):g}], [{until}, 0.0]]",)
+            if isinstance(lr, float) or lr == "auto"
+            else (),
             advice="let learner.lr fall sooner",
         )
 

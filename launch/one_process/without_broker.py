@@ -8,14 +8,14 @@ from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from headrace.actors.envs.registering import episode_limit
-from headrace.launch.config import shared_run
+from headrace.launch.config import algorithm_defaults, shared_run
 from headrace.launch.config.run_file import Run
 from headrace.launch.one_process.lagged_source import LaggedSource
 from headrace.launch.roles import learner_resume
 from headrace.learner.algorithms import own_loss
 from headrace.learner.algorithms.curriculum import Curriculum
 from headrace.learner.metrics import LearnerMetrics
-from headrace.learner.models.build import build
+from headrace.learner.models.build import build, chosen_kind
 from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks
 from headrace.learner.train_parts import TrainParts
@@ -28,9 +28,12 @@ def parts(run: Run, source: LaggedSource, folder: Path, *, seed: int) -> TrainPa
     model, target = (build(run.model, spaces, seed=seed) for _ in range(2))
     learner_resume.first_weights(model, run.learner, seed=seed)
     target.load_state_dict(model.state_dict())
+    algorithm, config = algorithm_defaults.settled(
+        run, kind=chosen_kind(run.model, spaces), limit=episode_limit(run.env)
+    )
     return TrainParts(
-        algorithm=run.algorithm.settled(episode_limit(run.env)),
-        config=structs.replace(run.learner, compile=False),  # a debugger stops in its parts
+        algorithm=algorithm,
+        config=structs.replace(config, compile=False),  # a debugger stops in its parts
         saving=run.checkpoint,
         goal=learner_resume.goal_of(run.stop),
         ranks=Ranks(timeout_s=1.0, cuda=False),

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headrace.actors.envs.make import probe
 from headrace.actors.envs.registering import episode_limit
-from headrace.launch.config import run_file
+from headrace.launch.config import algorithm_defaults, run_file
 from headrace.launch.process import runtime
 from headrace.launch.results import loaded_run
 from headrace.launch.web import http
@@ -28,7 +28,7 @@ from headrace.learner.checkpoints import checkpoint
 from headrace.learner.checkpoints.checkpoint import Checkpoint, TensorGroups
 from headrace.learner.checkpoints.config import CheckpointConfig
 from headrace.learner.metrics import LearnerMetrics
-from headrace.learner.models.build import build
+from headrace.learner.models.build import build, chosen_kind
 from headrace.learner.models.population.population import Population
 from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks
@@ -142,9 +142,12 @@ def _pieces(
     target = None
     if run.algorithm.name == "appo":
         target = build(run.model, spaces, seed=run.run.seed).to(device)
+    algorithm, config = algorithm_defaults.settled(
+        run, kind=chosen_kind(run.model, spaces), limit=episode_limit(run.env)
+    )
     pieces = TrainParts(
-        algorithm=run.algorithm.settled(episode_limit(run.env)),
-        config=structs.replace(run.learner, graph=False, compile=False),  # as it was recorded
+        algorithm=algorithm,
+        config=structs.replace(config, graph=False, compile=False),  # as it was recorded
         saving=CheckpointConfig(every_s=1e9),
         goal=Goal(None, None, None),
         ranks=ranks,

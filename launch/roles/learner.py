@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from msgspec import structs
 
 from headrace.actors.envs.make import probe
 from headrace.broker.errors import DivergedError
@@ -109,12 +108,10 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
         if not learner_resume.wait_for_broker(feed, ranks, progress, stopping):
             feed.leave(final=options.final, text="stopped before a broker answered")
             return runtime.OK
+        algorithm, config = parts.settled()
         pieces = TrainParts(
-            algorithm=parts.algorithm(),
-            # What is recorded can be trained again to the same bits, on another machine too.
-            config=structs.replace(run.learner, graph=False, compile=False)
-            if options.record
-            else run.learner,
+            algorithm=algorithm,
+            config=config,
             saving=run.checkpoint,
             goal=learner_resume.goal_of(run.stop),
             evaluated=lambda: None if parts.heard is None else parts.heard.best,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from msgspec import structs
 
 from headrace.actors.envs.registering import episode_limit
 from headrace.broker.journal.journal import Journal
@@ -16,7 +17,7 @@ from headrace.broker.peers.learner_ends import LearnerEnds
 from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Hello
 from headrace.broker.transport import several
-from headrace.launch.config import keyring, run_file, shared_run, unroll_size
+from headrace.launch.config import algorithm_defaults, keyring, run_file, shared_run, unroll_size
 from headrace.launch.process import logs
 from headrace.launch.roles.options import LearnerOptions
 from headrace.launch.roles.role import Role
@@ -26,7 +27,8 @@ from headrace.learner.batches.make_batch import make_batch
 from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.batches.recording import Recorder
 from headrace.learner.config import AlgorithmConfig
-from headrace.learner.models.build import build
+from headrace.learner.learner_config import LearnerConfig
+from headrace.learner.models.build import build, chosen_kind
 from headrace.learner.models.model import Model
 from headrace.learner.ranks import Ranks
 from headrace.learner.spaces import Spaces
@@ -103,14 +105,22 @@ class LearnerParts:
             evaluations=self.heard,
         )
 
-    def algorithm(self) -> AlgorithmConfig:
-        """Returns the settings of the algorithm with a number for gamma; says which."""
-        asked, limit = self.run.algorithm, episode_limit(self.run.env)
-        settled = asked.settled(limit)
-        if settled != asked:
+    def settled(self) -> tuple[AlgorithmConfig, LearnerConfig]:
+        """Returns what the run is trained by, with numbers for what is "auto"; says which."""
+        run, limit = self.run, episode_limit(self.run.env)
+        kind = chosen_kind(run.model, self.spaces)
+        algorithm, learner = algorithm_defaults.settled(run, kind=kind, limit=limit)
+        if algorithm.gamma != run.algorithm.gamma:
             known = f"at most {limit} steps" if limit else "no known limit"
-            log.info("algorithm.gamma is %s: episodes have %s", settled.gamma, known)
-        return settled
+            log.info("algorithm.gamma is %s: episodes have %s", algorithm.gamma, known)
+        if run.algorithm.name == "ppo" and algorithm.minibatches != run.algorithm.minibatches:
+            log.info("algorithm.minibatches is %d: the network is %s", algorithm.parts, kind)
+        if learner.lr != run.learner.lr:
+            log.info("learner.lr is %s: the network is %s", learner.lr, kind)
+        if self.options.record:
+            # What is recorded can be trained again to the same bits, on another machine too.
+            learner = structs.replace(learner, graph=False, compile=False)
+        return algorithm, learner
 
     def recorder(self, *, fresh: bool) -> Recorder | None:
         """Returns the recorder, if one is wanted; None for a continued run: a replay needs its

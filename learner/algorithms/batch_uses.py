@@ -167,7 +167,7 @@ class UseInEpochs:
     """Goes through one batch, which has its targets, several times in shuffled parts."""
 
     def __init__(self, config: AlgorithmConfig) -> None:
-        self._epochs, self._parts = config.epochs, config.minibatches
+        self._epochs, self._parts = config.epochs, config.parts
 
     def samples(self, fresh: Sample) -> Iterator[Sample]:
         cut = _by_step if fresh.memory is None else _by_column

@@ -41,12 +41,12 @@ _NATURE_FROM = 36
 
 
 def chosen_kind(config: ModelConfig, spaces: Spaces) -> str:
-    """Returns model.kind; for auto the one that fits the observation: convolutions where there are
-    images, by their smaller sides, and else mlp."""
+    """Returns model.kind; for auto the one that fits what the policy sees: convolutions where there
+    are images, by their smaller sides, and else mlp."""
     if config.kind != AUTO:
         return config.kind
     images = [
-        leaf for leaf in spaces.observation if leaf.image and not (leaf.mask or leaf.categories)
+        leaf for leaf in acted_on(spaces) if leaf.image and not (leaf.mask or leaf.categories)
     ]
     if not images or any(len(leaf.shape) > 3 for leaf in images):
         return "mlp"

@@ -59,7 +59,7 @@ class HostSteps:
             batch=batch, facts=facts, tensors=tensors, fresh=fresh, whole=whole, used=used,
             began=began, vs=None if prepared.loss.targets is None else prepared.loss.targets.vs,
         )  # fmt: skip
-        most = -(-prepared.loss.flags.numel() // parts.algorithm.minibatches)
+        most = -(-prepared.loss.flags.numel() // parts.algorithm.parts)
         for sample in self._uses.samples(prepared):
             norm = whole if sample is fresh else None
             loss, grad_norm, finite = self.step(sample, norm, most=most)

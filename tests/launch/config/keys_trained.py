@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from torch import Tensor, nn
 
 from headrace.launch.config import run_file
+from headrace.launch.config.algorithm_defaults import settled
 from headrace.learner import progress as progress_module
 from headrace.learner import ranks as ranks_module
 from headrace.learner.algorithms.curriculum import Curriculum, Moment
@@ -22,7 +23,7 @@ from headrace.learner.algorithms.losses import impala
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.metrics import LearnerMetrics
-from headrace.learner.models.build import build
+from headrace.learner.models.build import build, chosen_kind
 from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks
 from headrace.learner.spaces import (
@@ -198,9 +199,10 @@ def _train(run: run_file.Run, spaces: Spaces, folder: Path) -> TrainParts:
     spaces = msgspec.structs.replace(spaces, settings=tuple(sorted(run.env.settings)))
     model = build(run.model, spaces, seed=run.run.seed)
     appo = run.algorithm.name == "appo"
+    algorithm, config = settled(run, kind=chosen_kind(run.model, spaces), limit=0)
     pieces = TrainParts(
-        algorithm=run.algorithm.settled(0),
-        config=run.learner,
+        algorithm=algorithm,
+        config=config,
         saving=run.checkpoint,
         goal=Goal(None, None, None),
         ranks=Ranks(timeout_s=5.0, cuda=False),

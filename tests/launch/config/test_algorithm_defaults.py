@@ -17,6 +17,16 @@ def of(name: str, **sections: dict[str, Any]) -> dict[str, Any]:
     return algorithm_defaults.of({**sections, "algorithm": algorithm})
 
 
+def run_of(**sections: dict[str, Any]) -> run_file.Run:
+    """Returns the run of these, by ppo."""
+    algorithm = {"name": "ppo", **sections.pop("algorithm", {})}
+    return run_file.build({**sections, "algorithm": algorithm}, [], source="bare")
+
+
+def settled(run: run_file.Run, limit: int = 0) -> AlgorithmConfig:
+    return algorithm_defaults.settled(run, kind="mlp", limit=limit)[0]
+
+
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_a_run_that_names_an_algorithm_has_its_table(name: str) -> None:
     run = run_file.build({"algorithm": {"name": name}}, [], source="bare")
@@ -66,13 +76,54 @@ def test_every_place_is_a_key() -> None:
 def test_ppos_minibatches_have_about_64_steps(
     length: int, envs: int, unrolls: int, core: str, parts: int
 ) -> None:
-    found = of(
-        "ppo",
+    asked = run_of(
         unroll={"length": length, "envs": envs},
         pacing={"batch_unrolls": unrolls},
         model={"core": core},
     )
-    assert found["algorithm.minibatches"] == parts
+    assert settled(asked).minibatches == parts
+
+
+def test_each_policy_of_a_population_has_parts_of_its_own_columns() -> None:
+    assert settled(run_of(env={"id": "CartPole-v1", "population": 8})).minibatches == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "lr", "parts"),
+    [
+        ("mlp", 3e-4, 32),
+        ("grid", 1e-3, 8),
+        ("nature", 5e-4, 8),
+        ("resnet", 5e-4, 8),
+        ("mine:Encoder", 3e-4, 32),
+    ],
+)
+def test_ppo_takes_fewer_and_larger_steps_on_pictures(kind: str, lr: float, parts: int) -> None:
+    algorithm, learner = algorithm_defaults.settled(run_of(), kind=kind, limit=0)
+    assert (algorithm.minibatches, learner.lr) == (parts, lr)
+    given = run_of(algorithm={"minibatches": 4}, learner={"lr": 2e-4})
+    algorithm, learner = algorithm_defaults.settled(given, kind=kind, limit=0)
+    assert (algorithm.minibatches, learner.lr) == (4, 2e-4)
+
+
+@pytest.mark.parametrize(("name", "lr"), [("appo", 1e-3), ("impala", 2e-3)])
+def test_a_step_size_that_is_auto_is_their_default(name: str, lr: float) -> None:
+    run = run_file.build({"algorithm": {"name": name}}, ["learner.lr=auto"], source="bare")
+    assert algorithm_defaults.settled(run, kind="grid", limit=0)[1].lr == lr
+
+
+@pytest.mark.parametrize(
+    ("limit", "gamma"), [(0, 0.99), (200, 0.99), (999, 0.99), (1000, 0.998), (27_000, 0.998)]
+)
+def test_a_discount_by_the_length_of_episodes(limit: int, gamma: float) -> None:
+    assert settled(run_of(), limit).gamma == pytest.approx(gamma)
+    assert settled(run_of(algorithm={"gamma": 0.9}), limit).gamma == pytest.approx(0.9)
+
+
+def test_what_needs_nothing_settled_stays_as_it_is() -> None:
+    run = run_file.load("cartpole")
+    algorithm, learner = algorithm_defaults.settled(run, kind="grid", limit=5000)
+    assert algorithm is run.algorithm and learner is run.learner
 
 
 def test_ppo_leaves_a_batch_that_has_moved_one_policy_far() -> None:

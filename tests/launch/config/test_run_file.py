@@ -272,7 +272,7 @@ def test_none_is_a_value_where_it_is_one() -> None:
 
 def test_the_effective_run_says_what_each_key_means() -> None:
     text = run_file.effective(run_file.load("cartpole"))
-    assert "\nlr = [[0, 0.003], [800000, 0.0]]  # its step size; a number > 0 and <= 10 or" in text
+    assert "\nlr = [[0, 0.003], [800000, 0.0]]  # its step size; auto: ppo's is 1e-3 for" in text
     assert (
         "\n# seconds is not set  # limit on seconds at work, over all starts; a number > 0\n"
         in text

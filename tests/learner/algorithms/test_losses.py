@@ -671,12 +671,3 @@ def test_the_kl_weight_adapts() -> None:
     assert (
         0 < losses.adapted_kl_coef(1e-4, 0.0, 0.01) < losses.adapted_kl_coef(1e4, 1e9, 0.01) < 1e5
     )
-
-
-@pytest.mark.parametrize(
-    ("limit", "gamma"), [(0, 0.99), (200, 0.99), (999, 0.99), (1000, 0.998), (27_000, 0.998)]
-)
-def test_a_discount_by_the_length_of_episodes(limit: int, gamma: float) -> None:
-    assert config("ppo", gamma="auto").settled(limit).gamma == pytest.approx(gamma)
-    given = config("ppo", gamma=0.9)
-    assert given.settled(limit) is given

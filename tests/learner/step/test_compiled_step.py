@@ -69,7 +69,7 @@ def trained(
         ready = with_targets_of(parts, fresh, LossNorm(steps=int(fresh.loss.live.sum())))
         samples += list(uses.samples(ready))
     step = OneStep(parts, parts.model, optimiser)
-    most = -(-T * B * G // algorithm.minibatches)
+    most = -(-T * B * G // algorithm.parts)
     for sample in samples[:2]:  # there are moments of the gradient
         step(sample, None, most=most)
     parts.config = structs.replace(parts.config, compile=compiles)
