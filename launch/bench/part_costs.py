@@ -101,13 +101,14 @@ def _train_s(run: Run, spaces: Spaces) -> float:
     batch["logp"].fill_(-1.4)
     recorded = LossBatch(batch["action"], batch["logp"], batch["reward"], batch["flags"])
     steps = run.unroll.length * columns
-    algorithm, _ = algorithm_defaults.settled(run, kind=chosen_kind(run.model, spaces), limit=0)
+
+    settled = algorithm_defaults.settled(run, kind=chosen_kind(run.model, spaces), limit=0)
 
     def step(_: int) -> None:
         with autocast("cpu", run.learner.precision, model):
             output = model(observed(batch, spaces))
         given = LossInputs(
-            config=algorithm,
+            config=settled.algorithm,
             coefs=Coefficients(clip=0.2, entropy_coef=0.01, kl_coef=0.0),
             distribution=model.distribution,
             output=output,

@@ -6,7 +6,7 @@ only the learner knows it: settled().
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -154,20 +154,33 @@ def filled(tables: Mapping[str, Mapping[str, Any]]) -> Tables:
     return full
 
 
-def settled(run: Run, *, kind: str, limit: int) -> tuple[AlgorithmConfig, LearnerConfig]:
-    """Returns what the learner trains by, with numbers where the run says "auto" for gamma,
-    minibatches or lr. `kind`: of the network; `limit`: most steps of an episode, 0 = nobody knows.
-    """
-    algorithm, learner = run.algorithm, run.learner
+class Settled(NamedTuple):
+    """Holds what a learner trains by: numbers, where its run says "auto"."""
+
+    algorithm: AlgorithmConfig
+    learner: LearnerConfig
+    said: tuple[str, ...]  # "learner.lr is 0.001: the network is grid"
+
+
+def settled(run: Run, *, kind: str, limit: int) -> Settled:
+    """Settles what the environment decides. `kind`: of the network; `limit`: most steps of an
+    episode, 0 = nobody knows."""
     lr, steps = _LARGE_STEPS.get(kind, _SMALL_STEPS)
-    if algorithm.gamma == "auto":
-        algorithm = replace(algorithm, gamma=_FAR if limit >= _LONG else _NEAR)
-    if algorithm.minibatches == "auto":
-        algorithm = replace(algorithm, minibatches=_parts(run, steps))
-    if learner.lr == "auto":
-        own = DEFAULTS[algorithm.name]["learner.lr"]
-        learner = replace(learner, lr=own if isinstance(own, float) else lr)
-    return algorithm, learner
+    own = DEFAULTS[run.algorithm.name]["learner.lr"]
+    known = f"at most {limit} steps" if limit else "no known limit"
+    found: dict[str, tuple[float, str]] = {
+        "algorithm.gamma": (_FAR if limit >= _LONG else _NEAR, f"episodes have {known}"),
+        "algorithm.minibatches": (_parts(run, steps), f"the network is {kind}"),
+        "learner.lr": (own if isinstance(own, float) else lr, f"the network is {kind}"),
+    }
+    sections: dict[str, Any] = {"algorithm": run.algorithm, "learner": run.learner}
+    said = []
+    for place, (value, why) in found.items():
+        section, _, key = place.partition(".")
+        if getattr(sections[section], key) == "auto":
+            sections[section] = replace(sections[section], **{key: value})
+            said.append(f"{place} is {value}: {why}")
+    return Settled(**sections, said=tuple(said))
 
 
 def _parts(run: Run, steps: int) -> int:

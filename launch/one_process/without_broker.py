@@ -28,7 +28,7 @@ def parts(run: Run, source: LaggedSource, folder: Path, *, seed: int) -> TrainPa
     model, target = (build(run.model, spaces, seed=seed) for _ in range(2))
     learner_resume.first_weights(model, run.learner, seed=seed)
     target.load_state_dict(model.state_dict())
-    algorithm, config = algorithm_defaults.settled(
+    algorithm, config, _ = algorithm_defaults.settled(
         run, kind=chosen_kind(run.model, spaces), limit=episode_limit(run.env)
     )
     return TrainParts(

@@ -142,7 +142,7 @@ def _pieces(
     target = None
     if run.algorithm.name == "appo":
         target = build(run.model, spaces, seed=run.run.seed).to(device)
-    algorithm, config = algorithm_defaults.settled(
+    algorithm, config, _ = algorithm_defaults.settled(
         run, kind=chosen_kind(run.model, spaces), limit=episode_limit(run.env)
     )
     pieces = TrainParts(

@@ -107,16 +107,10 @@ class LearnerParts:
 
     def settled(self) -> tuple[AlgorithmConfig, LearnerConfig]:
         """Returns what the run is trained by, with numbers for what is "auto"; says which."""
-        run, limit = self.run, episode_limit(self.run.env)
-        kind = chosen_kind(run.model, self.spaces)
-        algorithm, learner = algorithm_defaults.settled(run, kind=kind, limit=limit)
-        if algorithm.gamma != run.algorithm.gamma:
-            known = f"at most {limit} steps" if limit else "no known limit"
-            log.info("algorithm.gamma is %s: episodes have %s", algorithm.gamma, known)
-        if run.algorithm.name == "ppo" and algorithm.minibatches != run.algorithm.minibatches:
-            log.info("algorithm.minibatches is %d: the network is %s", algorithm.parts, kind)
-        if learner.lr != run.learner.lr:
-            log.info("learner.lr is %s: the network is %s", learner.lr, kind)
+        kind, limit = chosen_kind(self.run.model, self.spaces), episode_limit(self.run.env)
+        algorithm, learner, said = algorithm_defaults.settled(self.run, kind=kind, limit=limit)
+        for line in said:
+            log.info("%s", line)
         if self.options.record:
             # What is recorded can be trained again to the same bits, on another machine too.
             learner = structs.replace(learner, graph=False, compile=False)

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.actors.config import EvaluateConfig
 from headrace.launch.config import algorithm_defaults, run_file
-from headrace.launch.config.algorithm_defaults import DEFAULTS
+from headrace.launch.config.algorithm_defaults import DEFAULTS, settled
 from headrace.learner.config import AlgorithmConfig
 
 PLAIN = run_file.to_dict(run_file.Run())
@@ -21,10 +21,6 @@ def run_of(**sections: dict[str, Any]) -> run_file.Run:
     """Returns the run of these, by ppo."""
     algorithm = {"name": "ppo", **sections.pop("algorithm", {})}
     return run_file.build({**sections, "algorithm": algorithm}, [], source="bare")
-
-
-def settled(run: run_file.Run, limit: int = 0) -> AlgorithmConfig:
-    return algorithm_defaults.settled(run, kind="mlp", limit=limit)[0]
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
@@ -81,11 +77,12 @@ def test_ppos_minibatches_have_about_64_steps(
         pacing={"batch_unrolls": unrolls},
         model={"core": core},
     )
-    assert settled(asked).minibatches == parts
+    assert settled(asked, kind="mlp", limit=0).algorithm.minibatches == parts
 
 
 def test_each_policy_of_a_population_has_parts_of_its_own_columns() -> None:
-    assert settled(run_of(env={"id": "CartPole-v1", "population": 8})).minibatches == 2
+    run = run_of(env={"id": "CartPole-v1", "population": 8})
+    assert settled(run, kind="mlp", limit=0).algorithm.minibatches == 2
 
 
 @pytest.mark.parametrize(
@@ -99,31 +96,31 @@ def test_each_policy_of_a_population_has_parts_of_its_own_columns() -> None:
     ],
 )
 def test_ppo_takes_fewer_and_larger_steps_on_pictures(kind: str, lr: float, parts: int) -> None:
-    algorithm, learner = algorithm_defaults.settled(run_of(), kind=kind, limit=0)
+    algorithm, learner, _ = settled(run_of(), kind=kind, limit=0)
     assert (algorithm.minibatches, learner.lr) == (parts, lr)
     given = run_of(algorithm={"minibatches": 4}, learner={"lr": 2e-4})
-    algorithm, learner = algorithm_defaults.settled(given, kind=kind, limit=0)
+    algorithm, learner, _ = settled(given, kind=kind, limit=0)
     assert (algorithm.minibatches, learner.lr) == (4, 2e-4)
 
 
 @pytest.mark.parametrize(("name", "lr"), [("appo", 1e-3), ("impala", 2e-3)])
 def test_a_step_size_that_is_auto_is_their_default(name: str, lr: float) -> None:
     run = run_file.build({"algorithm": {"name": name}}, ["learner.lr=auto"], source="bare")
-    assert algorithm_defaults.settled(run, kind="grid", limit=0)[1].lr == lr
+    assert settled(run, kind="mlp", limit=0).learner.lr == lr
 
 
 @pytest.mark.parametrize(
     ("limit", "gamma"), [(0, 0.99), (200, 0.99), (999, 0.99), (1000, 0.998), (27_000, 0.998)]
 )
 def test_a_discount_by_the_length_of_episodes(limit: int, gamma: float) -> None:
-    assert settled(run_of(), limit).gamma == pytest.approx(gamma)
-    assert settled(run_of(algorithm={"gamma": 0.9}), limit).gamma == pytest.approx(0.9)
+    assert settled(run_of(), kind="mlp", limit=limit).algorithm.gamma == pytest.approx(gamma)
+    given = run_of(algorithm={"gamma": 0.9})
+    assert settled(given, kind="mlp", limit=limit).algorithm.gamma == pytest.approx(0.9)
 
 
 def test_what_needs_nothing_settled_stays_as_it_is() -> None:
     run = run_file.load("cartpole")
-    algorithm, learner = algorithm_defaults.settled(run, kind="grid", limit=5000)
-    assert algorithm is run.algorithm and learner is run.learner
+    assert settled(run, kind="mlp", limit=0) == (run.algorithm, run.learner, ())
 
 
 def test_ppo_leaves_a_batch_that_has_moved_one_policy_far() -> None:
