@@ -35,7 +35,11 @@ from headrace.launch.sinks.sink import check_sink
 log = logging.getLogger(__name__)
 
 # What they chose where a run says auto is worth a line beside the view.
-_CHOOSERS = ("headrace.actors.stepping.choose", "headrace.launch.roles.learner_report")
+_CHOOSERS = (
+    "headrace.actors.stepping.choose",
+    "headrace.launch.roles.learner_parts",
+    "headrace.launch.roles.learner_report",
+)
 _LOOK_EVERY_S = 0.1
 _MEMORY_EVERY_S = 1.0
 # The learner: from its goodbye, which ends the samplers, to the end of its process.

@@ -133,6 +133,7 @@ class TestSet:
             "[learner]\nlr = 'fast'",
             'learner.lr is "fast"; it must be a number > 0 and <= 10 or a list',
         ),
+        ("[learner]\nlr = 'fast'", 'or text, as module:function, or "auto"'),
         ("[learner]\nlr = true", "learner.lr is true; it must be a number > 0 and <= 10 or a list"),
         ("[run]\nseed = -1", "run.seed is -1; it must be an integer >= 0 and < 2147483648"),
         ("[algorithm]\nname = 'dqn'", 'it must be "appo" or "impala" or "ppo"'),
