@@ -45,6 +45,7 @@ ADDED: Final[Mapping[int, Mapping[str, Added]]] = {
         "algorithm.drift_limit": Added(("learner",), without=0.0),
         "algorithm.gamma": Added(("learner", *_PLAYERS), values=("auto",)),
         "algorithm.loss": Added(("learner",), without=""),
+        "algorithm.minibatches": Added(("learner", *_PLAYERS), values=("auto",)),
         "algorithm.normalise_advantages": Added(("learner", *_PLAYERS), values=("running",)),
         "env.agents": Added(("learner", *_PLAYERS), without=[]),
         "env.critic": Added(("learner", *_PLAYERS), without=[]),
