@@ -1,4 +1,4 @@
-"""What a learner trains by where its run says "auto": numbers, and a line that says which."""
+"""Checks what a learner trains by where its run says "auto": numbers, and lines that say so."""
 
 import logging
 from collections.abc import Sequence
