@@ -10,6 +10,7 @@ import torch
 from headrace.learner.algorithms import optimiser_step, schedule
 from headrace.learner.batches.batch import Batch
 from headrace.learner.models.normalise import explained
+from headrace.learner.models.population.changed_rows import dump_of
 from headrace.learner.nonfinite import NonFiniteSearch, mark_dead
 from headrace.learner.progress import ProgressLines
 from headrace.learner.ranks import Facts
@@ -23,7 +24,7 @@ from headrace.learner.step.sample_loss import loss_alone
 from headrace.learner.step.show import show
 from headrace.learner.train_parts import TrainParts
 from headrace.learner.train_state import restore, save
-from headrace.learner.weights import FlatWeights
+from headrace.learner.weights import Body, FlatWeights
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ def train(parts: TrainParts) -> str:
     by_device = device_decides(parts)
     network = model if by_device else ranks.network_of(model, parts.target, config, parts.device)
     spread = ShardedWeights(model, first=ranks.rank == 0) if parts.spread else None
-    flat, version = spread or FlatWeights(model), progress.version
+    flat, version = spread or dump_of(model), progress.version
     torch.manual_seed(((parts.seed * 1009 + ranks.rank) * 1_000_003 + version) % 2**63)
     update_curriculum(parts)
     publish(parts, version, flat.dump)  # samplers begin while the optimiser is still being made
@@ -185,10 +186,10 @@ def update_curriculum(parts: TrainParts) -> None:
         parts.curriculum.update(parts.moment())
 
 
-def publish(parts: TrainParts, version: int, weights: Callable[[], memoryview]) -> None:
+def publish(parts: TrainParts, version: int, weights: Callable[[], Body]) -> None:
     """Copies the weights for the receiver thread, which hashes and sends them."""
     with parts.metrics.timed("publish"):
-        body = weights() if parts.ranks.rank == 0 or parts.spread else memoryview(b"")
+        body = weights() if parts.ranks.rank == 0 or parts.spread else b""
         if parts.ranks.rank == 0:
             parts.feed.publish(version, body)
             if parts.gap is not None:

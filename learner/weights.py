@@ -8,7 +8,7 @@ the same on every machine, and each dtype is one run of bytes. Parameters travel
 """
 
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from headrace.broker.errors import UserError
 
-Body = bytes | bytearray | memoryview
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Body: TypeAlias = Buffer | tuple[Buffer, ...]  # all bytes, or the chunks in which they travel
 _LARGE = 1 << 20  # bytes, from which a second copy costs more than looking the tensors up
 
 
@@ -40,12 +41,12 @@ Layout = tuple[Entry, ...]
 
 
 def layout(model: nn.Module) -> Layout:
-    """Returns the entries of the model's `state_dict()`, in the order of the buffer."""
-    wire = getattr(model, "wire", torch.float32)
-    sent = model.state_dict()
-    for name, parameter in model.named_parameters():
-        if parameter.dtype == torch.float32:
-            sent[name] = torch.empty(parameter.shape, dtype=wire, device="meta")
+    """Returns the entries of what the model sends, in the order of the buffer."""
+    wire, parameters = getattr(model, "wire", torch.float32), dict(model.named_parameters())
+    sent: dict[str, Tensor] = getattr(model, "sent", model.state_dict)()
+    for name, tensor in sent.items():  # a parameter, or a part of one
+        if tensor.dtype == torch.float32 and {name, name.rpartition(".")[0]} & parameters.keys():
+            sent[name] = torch.empty(tensor.shape, dtype=wire, device="meta")
     entries: list[Entry] = []
     offset = 0
     for name, tensor in sorted(sent.items(), key=_order):
@@ -60,7 +61,7 @@ def layout_digest(model: nn.Module) -> str:
     return xxhash.xxh3_64_hexdigest(msgspec.msgpack.encode(facts))
 
 
-def digest(body: Body) -> str:
+def digest(body: Buffer) -> str:
     return xxhash.xxh3_128_hexdigest(body)
 
 
@@ -71,14 +72,14 @@ class FlatWeights:
     def __init__(self, model: nn.Module) -> None:
         self.layout = layout(model)
         self.nbytes = sum(entry.nbytes for entry in self.layout)
-        state = model.state_dict()
+        state: dict[str, Tensor] = getattr(model, "sent", model.state_dict)()
         devices = {tensor.device for tensor in state.values()} or {torch.device("cpu")}
         if len(devices) > 1:
             raise WeightsError(f"the module is spread over {sorted(map(str, devices))}")
         (device,) = devices
         # The buffer on the module's device, and the same bytes seen as the module's tensors.
         self.buffer = torch.empty(self.nbytes, dtype=torch.uint8, device=device)
-        self._pairs = [(state[entry.name], view_of(self.buffer, entry)) for entry in self.layout]
+        self.pairs = [(state[entry.name], view_of(self.buffer, entry)) for entry in self.layout]
         self._floats = _float_runs(self.buffer, self.layout)
         # The buffer where numpy can reach it: the same one, unless the module is on a GPU.
         self._host = self.buffer
@@ -88,7 +89,7 @@ class FlatWeights:
     @torch.no_grad()
     def gather(self) -> None:
         """Copies what the module holds into the buffer."""
-        for tensor, view in self._pairs:
+        for tensor, view in self.pairs:
             view.copy_(tensor)
 
     @torch.no_grad()
@@ -96,7 +97,7 @@ class FlatWeights:
         """Returns a copy of what the module holds now; from a GPU it is one transfer."""
         if self._host is self.buffer and self.nbytes >= _LARGE:
             body = np.empty(self.nbytes, np.uint8)  # in large pages
-            for (tensor, _), entry in zip(self._pairs, self.layout, strict=True):
+            for (tensor, _), entry in zip(self.pairs, self.layout, strict=True):
                 view_of(torch.from_numpy(body), entry).copy_(tensor)
             return body.data
         self.gather()
@@ -107,18 +108,19 @@ class FlatWeights:
     @torch.no_grad()
     def load(self, body: Body, *, check_finite: bool = True) -> None:
         """Copies `body` into the module in place, all of it, or raises WeightsError and none."""
-        size = memoryview(body).nbytes
+        parts = body if isinstance(body, tuple) else (body,)
+        size = sum(memoryview(part).nbytes for part in parts)
         if size != self.nbytes:
             raise WeightsError(
                 f"these weights have {size} bytes, this module needs {self.nbytes} in "
                 f"{len(self.layout)} tensors; both ends must run the same [model] section"
             )
-        self._host.numpy()[:] = np.frombuffer(body, dtype=np.uint8)
+        np.concatenate([np.frombuffer(one, np.uint8) for one in parts], out=self._host.numpy())
         if self._host is not self.buffer:
             self.buffer.copy_(self._host)
         if check_finite and not all(bool(run.isfinite().all()) for run in self._floats):
             raise WeightsError(f"{self._first_not_finite()} holds a number that is not finite")
-        for tensor, view in self._pairs:
+        for tensor, view in self.pairs:
             tensor.copy_(view)
 
     def digest(self) -> str:
@@ -126,7 +128,7 @@ class FlatWeights:
         return digest(self.dump())
 
     def _first_not_finite(self) -> str:
-        pairs = zip(self.layout, self._pairs, strict=True)
+        pairs = zip(self.layout, self.pairs, strict=True)
         return next(entry.name for entry, (_, view) in pairs if not view.isfinite().all())
 
 

@@ -49,7 +49,7 @@ MAY_IMPORT = {
     "learner": "broker broker/peers",
     "learner/models": "",
     "learner/models/kernels": "",
-    "learner/models/population": "learner",
+    "learner/models/population": "broker/weights learner",
     "learner/sharding": "learner learner/models",
     "learner/checkpoints": "broker learner/sharding",
     "learner/algorithms": (

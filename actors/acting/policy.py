@@ -9,13 +9,14 @@ import torch
 from numpy.typing import NDArray
 
 from headrace.actors.acting import exploration
+from headrace.actors.acting.loaded_pieces import LoadedPieces
 from headrace.actors.acting.networks import ActingNetwork, Network
 from headrace.broker.weights.blobs import Blob
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import SETTINGS, build
 from headrace.learner.models.encoders import custom
 from headrace.learner.spaces import Spaces
-from headrace.learner.weights import FlatWeights, WeightsError, layout_digest
+from headrace.learner.weights import WeightsError, layout_digest
 
 Floats = NDArray[np.float32]
 Actions = NDArray[Any]  # of the action's dtype, [N, *action.shape]
@@ -36,7 +37,7 @@ class Policy:
     ) -> None:
         self._model = build(config, spaces, seed=0).to(device)  # the learner's replace these
         self._kind = config.kind
-        self._weights = FlatWeights(self._model)
+        self._weights = LoadedPieces(self._model)
         self._layout = layout_digest(self._model)
         self.network: Network = ActingNetwork(self._model, spaces, precision, device)
         self._distribution = self._model.distribution
@@ -64,10 +65,10 @@ class Policy:
                 "the learner's network has other layers than this sampler's:"
                 " are both of one release?"
             )
-        self._weights.load(blob.body)
+        held = self._weights.load(blob)
         self.network.refresh()
         self.version, self.digest = blob.announce.version, blob.announce.digest
-        return self._weights.digest()
+        return held
 
     def act(
         self,

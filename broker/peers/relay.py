@@ -175,6 +175,6 @@ class RelayEnd:
         except ShelfError:  # reserved for smaller ones; the next announcement reports it
             self.shelf.close()
         self.fetches += 1
-        self.nbytes += len(blob.body)
+        self.nbytes += blob.announce.size
         self._answer(self.members.announced(blob.announce))  # it lies there: nobody has to wait
         self.weights.acts_with(blob.announce.version, blob.announce.digest)

@@ -38,7 +38,7 @@ class WeightMessages:
         inc: int,
     ) -> None:
         self.fetch = WeightFetch()  # asks the publisher for chunks, and verifies them
-        self.blob: Blob | None = None  # newest whole weights, its chunks apart
+        self.blob: Blob | None = None  # newest whole weights
         self.propagation = PropagationTimes()
         self._ledger = ledger
         self._limits = limits
@@ -119,9 +119,9 @@ class WeightMessages:
         self.replies.send_all(peer.route, more)
         if blob is None:
             return
-        slow = self._line.ended(blob.announce.size, time.monotonic())
+        slow = self._line.ended(self.fetch.carried, time.monotonic())
         self.fetch.by_changes = slow and peer.protocol >= _CHANGES_SINCE
-        self.blob = blob.with_own_chunks()
+        self.blob = blob
         self._kept.add(self.blob, *self._needed())
         said = blob.announce
         self.propagation.published(said.version, said.size, now=time.monotonic(), wall=time.time())

@@ -24,26 +24,28 @@ WINDOW = 64
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Holds one whole version of the weights."""
+    """Holds one whole version of the weights, in its chunks."""
 
     announce: Announce
-    body: memoryview  # empty when the chunks are apart
-    parts: tuple[bytes, ...] = ()  # the chunks, where they are apart
+    parts: tuple[Buffer, ...]  # what another version has in common may be the same memory
 
     @classmethod
     def of(cls, version: int, layout: str, body: Buffer) -> "Blob":
         view = memoryview(body).cast("B")
-        if len(view) > MAX_BYTES:
-            raise ValueError(f"weights of {len(view)} bytes; at most {MAX_BYTES} travel")
-        size = max(CHUNK_BYTES, -(-len(view) // _MOST_CHUNKS))
-        parts = [view[at : at + size] for at in range(0, len(view), size)]
+        size = chunk_size(len(view))
+        parts = tuple(view[at : at + size] for at in range(0, len(view), size))
         hashes = b"".join(xxhash.xxh3_64_digest(part) for part in parts)
         digest = xxhash.xxh3_128_hexdigest(view)
-        return cls(Announce(version, layout, digest, len(view), size, hashes), view)
+        return cls(Announce(version, layout, digest, len(view), size, hashes), parts)
 
-    def chunks(self, get: Get) -> list[tuple[Chunk, memoryview]]:
+    @property
+    def body(self) -> Buffer:
+        """Returns all bytes; a copy, if there are several chunks."""
+        return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+
+    def chunks(self, get: Get) -> list[tuple[Chunk, Buffer]]:
         """Returns the chunks that a Get asks for, as far as they exist."""
-        return [(Chunk(self.announce.version, at), self.part(at)) for at in self.indexes(get)]
+        return [(Chunk(self.announce.version, at), self.parts[at]) for at in self.indexes(get)]
 
     def fits(self, other: Announce) -> bool:
         """Tells whether the chunks of the other version are as large as ours."""
@@ -55,22 +57,16 @@ class Blob:
         first = max(0, get.lo)
         return range(first, min(get.hi, count(self.announce), first + WINDOW))
 
-    def first(self) -> tuple[Chunk, memoryview]:
+    def first(self) -> tuple[Chunk, Buffer]:
         """Returns the chunk that goes out unasked: small weights need no second round trip."""
-        return Chunk(self.announce.version, 0), self.part(0)
+        return Chunk(self.announce.version, 0), self.parts[0]
 
-    def with_own_chunks(self) -> "Blob":
-        """Returns the version with each chunk in memory of its own: what is still on its way to a
-        slow peer then keeps that chunk in memory, and not the whole version."""
-        parts = tuple(bytes(self.part(index)) for index in range(count(self.announce)))
-        return Blob(self.announce, memoryview(b""), parts)
 
-    def part(self, index: int) -> memoryview:
-        """Returns the chunk as it was announced: the hashes are of these pieces."""
-        if self.parts:
-            return memoryview(self.parts[index])
-        size = self.announce.chunk
-        return self.body[index * size : (index + 1) * size]
+def chunk_size(nbytes: int) -> int:
+    """Returns the bytes of each chunk of weights of so many bytes, but the last."""
+    if nbytes > MAX_BYTES:
+        raise ValueError(f"weights of {nbytes} bytes; at most {MAX_BYTES} travel")
+    return max(CHUNK_BYTES, -(-nbytes // _MOST_CHUNKS))
 
 
 def count(announce: Announce) -> int:

@@ -1,6 +1,11 @@
-"""The receiving end of weights: asks for the chunks of a version until it is whole. Pure."""
+"""The receiving end of weights: asks for the chunks of a version until it is whole. Pure.
+
+Chunks that the version has in common with the one that is here are taken from there: of a
+population, of which few policies train in each version, most are.
+"""
 
 from collections import deque
+from collections.abc import Collection
 
 import xxhash
 
@@ -8,12 +13,16 @@ from headrace.broker.protocol.fields import MAX_VERSION
 from headrace.broker.protocol.messages import Announce, Buffer, Chunk, Delta, Get, GetDelta
 from headrace.broker.weights import blobs, deltas
 from headrace.broker.weights.blobs import Blob, count, newest
+from headrace.broker.weights.common_chunks import digest_of, runs, same_chunks
 
 # Small versions that are asked for at a time: far fewer than a holder keeps.
 _AT_ONCE = 16
 # Beats without a chunk before it is asked for again. On a slow line it may be on its way still, and
 # would come twice: so each time that nothing came the next wait is twice as long.
 _PATIENCE = (2, 64)
+# The share of its chunks that a version must have in common with the one before, so that it is kept
+# in memory for the next: most networks change everywhere.
+_WORTH_KEEPING = 1 / 8
 
 
 class WeightFetch:
@@ -25,18 +34,22 @@ class WeightFetch:
 
     def __init__(self) -> None:
         self.version = -1  # of the newest whole blob
+        self.carried = 0  # bytes of its chunks that had to come
         self.refused = 0  # chunks and bodies whose hash was wrong
         self.by_changes = False  # ask for what changed since the version that is here
-        # That version, and those before whose changes are on their way; empty unless asked for.
+        # That version, where its chunks may be of use for the next, and those before whose changes
+        # are on their way.
         self._bases: dict[int, Blob] = {}
+        self._before: Announce | None = None  # of the newest whole blob
         self._current: Announce | None = None
         # Asked for behind it, older first: one chunk each, and together no more than a large one.
         self._behind: deque[Announce] = deque()
         self._next: Announce | None = None  # announced while others are on their way
-        self._body = bytearray()
-        self._have: set[int] = set()
+        self._have: dict[int, Buffer] = {}  # its chunks
+        self._came = 0  # bytes of it that came by the wire
+        self._awaited: set[int] = set()  # asked for, and not here
+        self._left: deque[int] = deque()  # to ask for after these
         self._spoilt: set[int] = set()  # chunks that came wrong and were asked for, this beat
-        self._asked = 0  # chunks below were asked for
         self._moved = False  # a chunk came in since the last beat, of whatever version
         self._patience = _PATIENCE[0]  # beats
         self._waited = 0  # beats without a chunk
@@ -44,7 +57,8 @@ class WeightFetch:
     @property
     def nbytes(self) -> int:
         """Returns the bytes of the version that comes in, and of those kept for changes."""
-        return len(self._body) + sum(blob.announce.size for blob in self._bases.values())
+        coming = self._current.size if self._current is not None else 0
+        return coming + sum(blob.announce.size for blob in self._bases.values())
 
     @property
     def busy(self) -> bool:
@@ -70,7 +84,7 @@ class WeightFetch:
 
     def on_chunk(self, chunk: Chunk, body: Buffer) -> tuple[Blob | None, list[Get]]:
         """Returns the whole blob when this was the last chunk, and what to ask for now."""
-        if not self._have:
+        if not self._came or chunk.index:  # the first may come unasked
             self._turn_to(chunk.version)
         current = self._current
         if current is None or chunk.version != current.version:
@@ -88,7 +102,7 @@ class WeightFetch:
             return None, self._ask(current)
         self._current = None
         self._patience = max(_PATIENCE[0], self._patience - 1)
-        blob = self._whole(current)  # before the body of the following one takes its place
+        blob = self._whole(current)  # before the chunks of the following one take their place
         return blob, self._go_on()
 
     def ask_missing(self) -> list[Get]:
@@ -104,8 +118,7 @@ class WeightFetch:
         following = newest([*self._behind, *filter(None, [self._next])])
         if following is not None:
             return self._begin(following)
-        absent = [at for at in range(self._asked) if at not in self._have][: blobs.WINDOW]
-        return [Get(self._current.version, at, at + 1) for at in absent]
+        return [Get(self._current.version, at, at + 1) for at in sorted(self._awaited)]
 
     def reconnected(self) -> None:
         """Makes the next beat ask at once: what was on its way was lost with the old connection."""
@@ -124,7 +137,7 @@ class WeightFetch:
         """Begins with another broker, at this version: drops what was half here. If it begins below
         us (broker and learner both came back from older state) its weights are the newer ones."""
         self._current = self._next = None
-        self._bases.clear()
+        self._forget_before()
         self._behind.clear()
         self._patience = _PATIENCE[0]
         if version < self.version:
@@ -134,7 +147,7 @@ class WeightFetch:
         """Turns to this version, and gives up all others."""
         self._behind.clear()
         self._next = None
-        self._expect(announce, asked=0)
+        self._expect(announce)
         return self._ask(announce)
 
     def _go_on(self) -> list[Get]:
@@ -142,31 +155,35 @@ class WeightFetch:
         while self._current is None and self._behind:
             announce = self._behind.popleft()
             if announce.version > self.version:
-                self._expect(announce, asked=1)
+                self._expect(announce, asked=(0,))
         following, self._next = self._next, None
         return self.on_announce(following) if following is not None else []
 
     def _turn_to(self, version: int) -> None:
-        """Turns to a later version whose chunk comes before any of the one asked for: its sender
+        """Turns to a later version whose chunk comes in place of one that was asked for: its sender
         has that one no more, because versions came faster than the Get."""
-        if self._current is None:
+        if self._current is None or version == self._current.version:
             return
         if version in [announce.version for announce in self._behind]:
             while (announce := self._behind.popleft()).version < version:
                 pass
-            self._expect(announce, asked=1)
+            self._expect(announce, asked=(0,))
         elif self._next is not None and self._next.version == version:
             announce, self._next = self._next, None
-            self._expect(announce, asked=min(count(announce), blobs.WINDOW))
+            self._expect(announce, asked=self._awaited)
 
-    def _expect(self, announce: Announce, *, asked: int) -> None:
-        """Prepares for the chunks of this version."""
+    def _expect(self, announce: Announce, *, asked: Collection[int] = ()) -> None:
+        """Prepares for the chunks of this version: all but those that the version here has in
+        common with it. The first always comes, and is the last of a version that is the same."""
         self._current = announce
-        self._body = bytearray(announce.size)
-        self._have.clear()
+        base = self._bases.get(self.version)
+        same = same_chunks(announce, base.announce) if base is not None else []
+        self._have = {at: base.parts[at] for at in same if at} if base is not None else {}
         self._spoilt.clear()
-        self._asked = asked
-        self._moved = True
+        missing = [at for at in range(count(announce)) if at not in self._have]
+        self._awaited = set(asked).intersection(missing)
+        self._left = deque(at for at in missing if at not in self._awaited)
+        self._came, self._moved = 0, True
 
     def _fits_behind(self, current: Announce, announce: Announce) -> bool:
         others = (current, *self._behind)
@@ -182,11 +199,14 @@ class WeightFetch:
 
     def _ask(self, announce: Announce) -> list[Get]:
         """Asks for the next window, once the one before is here."""
-        if len(self._have) < self._asked:
+        if self._awaited:
             return []
-        lo = self._asked
-        self._asked = min(count(announce), lo + blobs.WINDOW)
-        return [self._get(announce, lo, self._asked)]
+        window: list[int] = []
+        while self._left and len(window) < blobs.WINDOW:
+            at = self._left.popleft()
+            window += [at] if at not in self._have else []
+        self._awaited.update(window)
+        return [self._get(announce, lo, hi) for lo, hi in runs(window)]
 
     def _get(self, announce: Announce, lo: int, hi: int) -> Get:
         """Asks for chunks; for their changes where the version that is here has such chunks."""
@@ -204,20 +224,26 @@ class WeightFetch:
         if base is None or not base.fits(announce):
             return b""
         try:
-            return deltas.unpack(body, base.part(chunk.index))
+            return deltas.unpack(body, base.parts[chunk.index])
         except deltas.NotPacked:
             return b""
 
     def _keep_base(self, blob: Blob) -> None:
-        """Keeps a version for changes that are asked for; of small ones also those before, of which
-        changes are on their way."""
-        if not self.by_changes:
+        """Keeps a version for changes that are asked for, or because it had much in common with the
+        one before; of small ones also those before, of which changes are on their way."""
+        before, self._before = self._before, blob.announce
+        same = same_chunks(blob.announce, before) if before is not None else []
+        if not self.by_changes and len(same) < _WORTH_KEEPING * count(blob.announce):
             self._bases.clear()
             return
         self._bases[blob.announce.version] = blob
         size = blob.announce.size
         while len(self._bases) > _AT_ONCE + 1 or len(self._bases) * size > blobs.CHUNK_BYTES + size:
             del self._bases[next(iter(self._bases))]
+
+    def _forget_before(self) -> None:
+        self._bases.clear()
+        self._before = None
 
     def _once_more(self, chunk: Chunk) -> list[Get]:
         """Asks for a wrong chunk again, at once but only once a beat: from a holder whose copy is
@@ -228,22 +254,25 @@ class WeightFetch:
         return [Get(chunk.version, chunk.index, chunk.index + 1)]
 
     def _store(self, announce: Announce, index: int, body: Buffer) -> bool:
-        at = index * announce.chunk
-        size = min(announce.chunk, announce.size - at)
+        size = min(announce.chunk, announce.size - index * announce.chunk)
         expected = announce.hashes[8 * index : 8 * index + 8]
         if len(body) != size or xxhash.xxh3_64_digest(body) != expected:
             return False
-        self._body[at : at + size] = body
-        self._have.add(index)
+        # Not what it came in, which may be longer: its own memory.
+        self._have[index] = bytes(body)
+        self._awaited.discard(index)
+        self._came += size
         return True
 
     def _whole(self, announce: Announce) -> Blob | None:
-        if xxhash.xxh3_128_hexdigest(self._body) != announce.digest:
+        have, self._have = self._have, {}
+        parts = tuple(have[at] for at in range(count(announce)))
+        if digest_of(parts) != announce.digest:
             self.refused += 1
+            self._forget_before()  # the next try takes nothing from there
             return None
-        self.version = announce.version
-        body, self._body = self._body, bytearray()  # it belongs to the caller that takes the blob
-        blob = Blob(announce, memoryview(body))
+        self.version, self.carried = announce.version, self._came
+        blob = Blob(announce, parts)
         self._keep_base(blob)
         return blob
 

@@ -64,7 +64,7 @@ class KeptVersions:
         now, before = self._blobs.get(chunk.version), self._blobs.get(base)
         if now is None or before is None or not before.fits(now.announce):
             return None
-        part, old = now.part(chunk.index), before.part(chunk.index)
+        part, old = now.parts[chunk.index], before.parts[chunk.index]
         packed = self._packed.get(
             (now.announce.digest, before.announce.digest, chunk.index),
             lambda: deltas.pack(part, old),

@@ -22,8 +22,8 @@ class SlowLine:
         self._arrived += nbytes
 
     def ended(self, size: int, now: float) -> bool:
-        """Tells, of a version of this size that is whole now, whether its bytes took long, or would
-        have if all had come. The next one is on its way already."""
+        """Tells, of a version whose chunks of this size are here now, whether their bytes took
+        long, or would have if all had come. The next one is on its way already."""
         whole_s = (now - self._since) * size / max(1, self._arrived)
         self.begin(now)
         return whole_s > _SLOW_S

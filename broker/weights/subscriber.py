@@ -114,7 +114,7 @@ class Subscriber:
                 self._ask(more)
                 self.blob = blob or self.blob
                 if blob is not None:
-                    slow = self._line.ended(blob.announce.size, time.monotonic())
+                    slow = self._line.ended(self._fetch.carried, time.monotonic())
                     self._fetch.by_changes = slow
                 if blob is not None and self._shelf_reader is not None:
                     self._shelf_reader.received(blob.announce.version)

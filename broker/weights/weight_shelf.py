@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from headrace.broker.weights.blobs import MAX_BYTES, Blob
+from headrace.broker.weights.common_chunks import changed_pieces
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class WeightShelf:
 
     def put(self, blob: Blob) -> None:
         """Writes the weights, and makes them current."""
-        self.reserve(len(blob.body))
+        self.reserve(blob.announce.size)
         shared = self._map
         assert shared is not None
         slot = 1 - _current(shared)
@@ -74,7 +75,8 @@ class WeightShelf:
         _SEQUENCE.pack_into(shared, _SLOT_AT[slot], sequence)
         self._describe(shared, slot, sequence, blob)
         at = _BODY_AT + slot * self._room
-        shared[at : at + len(blob.body)] = blob.body
+        for offset, part in changed_pieces(blob, None):
+            shared[at + offset : at + offset + len(part)] = part
         _SEQUENCE.pack_into(shared, _SLOT_AT[slot], sequence + 1)
         struct.pack_into("<I", shared, _CURRENT_AT, slot)
         self.version = blob.announce.version

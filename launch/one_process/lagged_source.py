@@ -22,6 +22,7 @@ from headrace.broker.peers.outbox import FinishedUnroll, Outbox
 from headrace.broker.peers.sampler import SamplerEnd
 from headrace.broker.protocol.messages import Ack, Deliver, Limit, Outcome
 from headrace.broker.weights.blobs import Blob
+from headrace.broker.weights.common_chunks import blob_of
 from headrace.launch.config.run_file import Run
 from headrace.launch.roles import sampler
 from headrace.learner.batches.batch import Batch
@@ -121,7 +122,7 @@ class LaggedSource:
 
     async def _play(self, version: int) -> None:
         self._batch.clear()
-        self.blob = Blob.of(version, self._layout, self._bodies[version])
+        self.blob = blob_of(version, self._layout, self._bodies[version], None)
         self.acted = self._trained[version]
         for _ in range(self._batch.unrolls):  # in turn
             self._credit[self._given % len(self._credit)] += 1

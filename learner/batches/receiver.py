@@ -27,6 +27,7 @@ from headrace.broker.protocol.messages import Deliver, Payload
 from headrace.broker.transport.endpoints import EndpointError
 from headrace.broker.transport.link import RefusedError
 from headrace.broker.weights.blobs import Blob
+from headrace.broker.weights.common_chunks import blob_of
 from headrace.learner.batches.batch import Batch
 from headrace.learner.weights import Body
 
@@ -77,6 +78,7 @@ class UnrollReceiver:
         # Why the thread ended; a None in the queue says that it is to be looked at.
         self._error: BaseException | None = None
         self._latest: tuple[int, Body] | None = None  # weights not published yet; newest wins
+        self._published: Blob | None = None  # the newest
         self._lock = threading.Lock()  # guards _latest alone
         self._thread = threading.Thread(target=self._main, name="feed", daemon=True)
         self._started = threading.Event()
@@ -258,7 +260,8 @@ class UnrollReceiver:
         with self._lock:
             latest, self._latest = self._latest, None
         if latest is not None:
-            self.ends.publish(Blob.of(latest[0], self._layout, latest[1]))
+            self._published = blob_of(latest[0], self._layout, latest[1], self._published)
+            self.ends.publish(self._published)
 
     # ---- across ---------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from headrace.learner.batches.batch import Batch
 from headrace.learner.nonfinite import BrokenStep
 from headrace.learner.ranks import Facts
 from headrace.learner.step.landing import Landing
+from headrace.learner.weights import Body
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -51,7 +52,7 @@ class Steps(Protocol):
     def finish(self, flight: Flight) -> None:
         """Waits for the steps and fills in what was not known."""
 
-    def weights(self, flight: Flight) -> memoryview:
+    def weights(self, flight: Flight) -> Body:
         """Returns the weights as they were after these steps."""
 
     def close(self) -> None:

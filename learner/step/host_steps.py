@@ -22,6 +22,7 @@ from headrace.learner.step.flight import Flight
 from headrace.learner.step.one_step import OneStep
 from headrace.learner.step.sample_loss import norm_of, with_targets_of
 from headrace.learner.train_parts import TrainParts
+from headrace.learner.weights import Body
 
 
 class HostSteps:
@@ -34,7 +35,7 @@ class HostSteps:
         parts: TrainParts,
         network: nn.Module,
         optimiser: torch.optim.Optimizer,
-        dump: Callable[[], memoryview],
+        dump: Callable[[], Body],
     ) -> None:
         self._parts = parts
         self.step = OneStep(parts, network, optimiser)
@@ -82,6 +83,6 @@ class HostSteps:
         """Ends a compiler that is still at work."""
         self.step.close()
 
-    def weights(self, flight: Flight) -> memoryview:  # noqa: ARG002 - the latest one's
+    def weights(self, flight: Flight) -> Body:  # noqa: ARG002 - the latest one's
         """Returns them as they are now."""
         return self._dump()

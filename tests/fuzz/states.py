@@ -40,7 +40,7 @@ def _blob(version: int, body: bytes) -> Blob:
     hashes = b"".join(xxhash.xxh3_64_digest(part) for part in parts)
     digest = xxhash.xxh3_128_hexdigest(body)
     announce = Announce(version, "layout", digest, len(body), _CHUNK, hashes)
-    return Blob(announce, memoryview(body))
+    return Blob(announce, tuple(parts))
 
 
 def fetch(data: bytes) -> None:

@@ -19,6 +19,7 @@ from headrace.learner.models.normalise import Normaliser, PopArt
 from headrace.learner.models.population.places import Places, places_of
 from headrace.learner.spaces import POLICY
 
+ROWS, HEADS = "weights.rows", "weights.heads"  # the two parts in which the weights travel
 # By the setting that each policy has times its own factor: the buffer of these factors.
 FACTORS: Final = {"lr": "lr_factor", "entropy_coef": "entropy_factor", "clip": "clip_factor"}
 
@@ -59,6 +60,8 @@ class Population(Model):
         # Not parts of us: their own weights stand for none of the policies.
         self._one, self._acting = (one,), (_Acting(one),)
         self.weights = nn.Parameter(_first_weights(one, policies, seed))
+        # Rows that the optimiser has moved, since whoever asks has set them back.
+        self.touched = torch.ones(policies, dtype=torch.bool)
         self.returns = PopArt(_ValueHeads(self)) if normalise_returns else None
         for factor in FACTORS.values():
             self.register_buffer(factor, torch.ones(policies))
@@ -74,6 +77,13 @@ class Population(Model):
         for setting, buffer in FACTORS.items():
             drawn = 2 * torch.rand(len(self.weights), generator=rng) - 1
             self.get_buffer(buffer).copy_(most.get(setting, 1.0) ** drawn)
+
+    def sent(self) -> dict[str, Tensor]:
+        """Returns what travels to samplers. A policy that does not train stays as it is, but for
+        its value head, which moves with the returns of all: so the heads travel apart."""
+        state = dict(self.state_dict())
+        rows, begin = state.pop("weights"), _heads_begin(self.pieces)
+        return state | {HEADS: rows[:, begin:], ROWS: rows[:, :begin]}
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -188,6 +198,11 @@ def pieces_of(one: nn.Module) -> tuple[Piece, ...]:
         begin, end = end, end + parameter.numel()
         pieces.append(Piece(name, parameter.shape, begin, end))
     return tuple(pieces)
+
+
+def _heads_begin(pieces: Sequence[Piece]) -> int:
+    """Returns where the value head begins in a row: it is the last of it."""
+    return min(piece.begin for piece in pieces if piece.name.startswith("value_head."))
 
 
 @torch.no_grad()

@@ -21,6 +21,7 @@ class RowAdam(torch.optim.Optimizer):
     def __init__(self, population: Population, *, lr: float, eps: float) -> None:
         super().__init__([population.weights], {"lr": lr, "betas": (0.9, 0.999), "eps": eps})
         self._factor = population.get_buffer(FACTORS["lr"])
+        self._touched = population.touched
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
@@ -36,6 +37,7 @@ class RowAdam(torch.optim.Optimizer):
             state["exp_avg_sq"] = torch.zeros_like(weights)
         counts, first, second = state["step"], state["exp_avg"], state["exp_avg_sq"]
         counts[rows[moved]] += 1
+        self._touched[rows.cpu()] = True
         (mean_decay, square_decay), eps = group["betas"], group["eps"]
         many = max(1, _ROWS_BYTES // (weights.element_size() * weights.shape[1]))
         for at in range(0, len(rows), many):

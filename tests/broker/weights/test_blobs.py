@@ -140,7 +140,7 @@ def test_a_holder_cuts_as_it_was_announced() -> None:
     hashes = b"".join(xxhash.xxh3_64_digest(part) for part in parts)
     announce = msgspec.structs.replace(wide.announce, chunk=100, hashes=hashes)
     first, second = WeightFetch(), WeightFetch()
-    whole = pull(first, Blob(announce, wide.body), first.on_announce(announce))
+    whole = pull(first, Blob(announce, tuple(parts)), first.on_announce(announce))
     assert whole is not None
     again = pull(second, whole, second.on_announce(whole.announce))
     assert again is not None and bytes(again.body) == body(1)
