@@ -72,7 +72,8 @@ MAY_IMPORT = {
     "actors/stepping": "actors/envs actors/envs/agents learner",
     "actors/stepping/groups": "actors actors/envs actors/envs/agents learner",
     "actors/acting": (
-        "actors/envs actors/stepping broker/weights learner learner/models learner/models/encoders"
+        "actors/envs actors/stepping broker/weights learner learner/models learner/models/encoders "
+        "learner/models/population"
     ),
     "actors/acting/central": "broker/weights learner",
     "actors/stepping/processes": "actors/envs actors/stepping/groups",

@@ -7,6 +7,7 @@ the rest.
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -20,7 +21,8 @@ from headrace.learner.models.encoders.images import JoinedFeatures
 from headrace.learner.models.encoders.mlp import Mlp
 from headrace.learner.models.model import Model
 from headrace.learner.models.normalise import FARTHEST, Normaliser
-from headrace.learner.spaces import Leaf, Spaces
+from headrace.learner.models.population.population import Population
+from headrace.learner.spaces import POLICY, Leaf, Spaces
 
 # Up to this many multiplications numpy's OpenBLAS uses one thread, and numpy is faster than torch:
 # 5 instead of 28 us for one row of 2 x 64 units, 16 instead of 37 us for 64 rows.
@@ -86,11 +88,16 @@ class ActingNetwork:
 def _plain(model: Model) -> bool:
     """Says whether the model has numbers as inputs, fully connected layers, and nothing else."""
     return (
-        isinstance(model.encoder, Mlp)
+        isinstance(_one(model).encoder, Mlp)
         and model.core is None
         and not model.mask
         and not any(leaf.categories for leaf in model.acted_on)
     )
+
+
+def _one(model: Model) -> Model:
+    """Returns the network whose layers it has: itself, or what each policy of a population is."""
+    return model.one if isinstance(model, Population) else model
 
 
 class _Small:
@@ -101,17 +108,18 @@ class _Small:
     """
 
     def __init__(self, model: Model) -> None:
-        assert isinstance(model.encoder, Mlp)
-        layers, features = model.encoder.layers, model.encoder.features
+        encoder = _one(model).encoder
+        assert isinstance(encoder, Mlp)
+        layers, features = encoder.layers, encoder.features
         self._model = model
         self._leaves = [leaf.name for leaf in model.acted_on]
-        linears = [layer for layer in layers if isinstance(layer, nn.Linear)]
-        self._layers = [(_array(layer.weight).T, _array(layer.bias)) for layer in linears]
-        self._head = (_array(model.policy_head.weight).T, _array(model.policy_head.bias))
-        largest = max(weight.size for weight, _ in (*self._layers, self._head))
-        self.rows = _FEW // largest  # at most, in one call
+        linears = [at for at, layer in enumerate(layers) if isinstance(layer, nn.Linear)]
+        names = [*(f"encoder.layers.{at}" for at in linears), "policy_head"]
+        *self._layers, self._head = (_linear(model, name) for name in names)
+        sizes = (_one(model).get_parameter(f"{name}.weight").numel() for name in names)
+        self.rows = _FEW // max(sizes)  # at most, in one call
         self._scale = None if features.scale is None else _array(features.scale)
-        self._log_std = None if model.log_std is None else _array(model.log_std)
+        self._log_std = None if _one(model).log_std is None else _held(model, "log_std")
         kinds = [layer for layer in layers if not isinstance(layer, nn.Linear)]
         self._activate = _ACTIVATIONS[type(kinds[0])] if kinds else _tanh
         self._normal: _Normal | None = None
@@ -129,16 +137,45 @@ class _Small:
         x = joined.astype(np.float32) if self._normal is None else self._normal(joined)
         if self._scale is not None:
             x = x / self._scale
-        for weight, bias in self._layers:
-            x = x @ weight
-            x += bias
-            x = self._activate(x)
-        weight, bias = self._head
-        params: Numbers = x @ weight + bias
+        for linear in self._layers:
+            x = self._activate(linear(x, obs))
+        params = self._head(x, obs)
         if self._log_std is not None:
-            free = np.broadcast_to(self._log_std, (len(params), len(self._log_std)))
+            free = self._log_std(obs)
+            free = np.broadcast_to(free, (len(params), free.shape[-1]))
             params = np.concatenate((params, free), axis=1)
         return params
+
+
+def _linear(model: Model, name: str) -> Callable[[Numbers, Obs], Numbers]:
+    """Returns what applies this layer to inputs [N, in]: each step's by its policy."""
+    bias = _held(model, f"{name}.bias")
+    if isinstance(model, Population):
+        weights = _held(model, f"{name}.weight")
+
+        def by_rows(x: Numbers, obs: Obs) -> Numbers:
+            y: Numbers = (weights(obs) @ x[:, :, None])[:, :, 0]
+            y += bias(obs)
+            return y
+
+        return by_rows
+    weight, added = _array(model.get_parameter(f"{name}.weight")).T, bias({})
+
+    def by_all(x: Numbers, obs: Obs) -> Numbers:  # noqa: ARG001 - whoever plays
+        x = x @ weight
+        x += added
+        return x
+
+    return by_all
+
+
+def _held(model: Model, name: str) -> Callable[[Obs], Numbers]:
+    """Returns what gives a parameter: [*shape], or of the policies that play [N, *shape]."""
+    if not isinstance(model, Population):
+        array = _array(model.get_parameter(name))
+        return lambda obs: array  # noqa: ARG005
+    rows, piece = _array(model.weights), model.piece(name)
+    return lambda obs: rows[obs[POLICY], piece.begin : piece.end].reshape(-1, *piece.shape)
 
 
 class _Normal:

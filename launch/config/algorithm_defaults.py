@@ -20,6 +20,9 @@ Known: TypeAlias = Mapping[str, Any]  # "section.key" -> its value, of those tha
 
 _REMEMBERED_STEPS = 4096  # by IMPALA
 _MOST_KL = 0.02  # of PPO's policy from the one that acted; then it leaves the batch
+# Columns of a batch, each played by another policy of a population: a version, and an optimiser
+# step, cost little more for many policies than for one.
+_POLICIES_AT_ONCE = 64
 # Of PPO by the network: its step size, and the steps that one optimiser step trains on.
 _LARGE_STEPS: Final = {"grid": (1e-3, 256), "nature": (5e-4, 256), "resnet": (5e-4, 256)}
 _SMALL_STEPS: Final = (3e-4, 64)
@@ -40,6 +43,22 @@ def _unless_scaled_rewards(run: Known) -> bool:
 def _kl_stop(run: Known) -> float:
     """Equals 0 with env.population: the mean KL of unlike policies would stop them all."""
     return 0.0 if run.get("env.population") else _MOST_KL
+
+
+def _one_unroll(run: Known) -> int:
+    """Equals 1; with env.population as many as have 64 columns, or one column for each policy."""
+    return max(1, _unrolls_of_many(run))
+
+
+def _two_unrolls(run: Known) -> int:
+    """Equals 2; with env.population as many as have 64 columns, or one column for each policy."""
+    return max(2, _unrolls_of_many(run))
+
+
+def _unrolls_of_many(run: Known) -> int:
+    policies: int = run.get("env.population", 0)
+    envs: int = run["unroll.envs"]
+    return min(policies, _POLICIES_AT_ONCE) // envs
 
 
 def _newest_unrolls(run: Known) -> int:
@@ -85,7 +104,7 @@ DEFAULTS: Final[dict[str, dict[str, Default]]] = {
         # larger ones; sampling waits.
         "unroll.length": 128,
         "unroll.envs": 8,
-        "pacing.batch_unrolls": 2,
+        "pacing.batch_unrolls": _two_unrolls,
         "pacing.max_lag": 0,
         **_EVERY,
         # Far rewards count where episodes are long: a lander is to land before its limit.
@@ -103,7 +122,7 @@ DEFAULTS: Final[dict[str, dict[str, Default]]] = {
         # 32 x 4 x 2 = 256 steps in a batch, 8 optimiser steps for each, on the newest 8.
         "unroll.length": 32,
         "unroll.envs": 4,
-        "pacing.batch_unrolls": 2,
+        "pacing.batch_unrolls": _two_unrolls,
         "pacing.max_lag": 2,
         **_EVERY,
         # A batch is a few episodes at one time: better or worse than was expected as a whole.
@@ -121,7 +140,7 @@ DEFAULTS: Final[dict[str, dict[str, Default]]] = {
         # step on all.
         "unroll.length": 16,
         "unroll.envs": 2,
-        "pacing.batch_unrolls": 1,
+        "pacing.batch_unrolls": _one_unroll,
         "pacing.max_lag": 2,
         **_EVERY,
         "algorithm.normalise_advantages": "running",

@@ -78,6 +78,15 @@ class Population(Model):
             drawn = 2 * torch.rand(len(self.weights), generator=rng) - 1
             self.get_buffer(buffer).copy_(most.get(setting, 1.0) ** drawn)
 
+    @property
+    def one(self) -> Model:
+        """Returns the network that each policy has; its own weights are nobody's."""
+        return self._one[0]
+
+    def piece(self, name: str) -> Piece:
+        """Returns where a parameter of that network lies in a row."""
+        return next(piece for piece in self.pieces if piece.name == name)
+
     def sent(self) -> dict[str, Tensor]:
         """Returns what travels to samplers. A policy that does not train stays as it is, but for
         its value head, which moves with the returns of all: so the heads travel apart."""

@@ -4,6 +4,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -16,7 +17,7 @@ from headrace.learner.algorithms import vtrace
 from headrace.learner.config import ModelConfig
 from headrace.learner.models import categorical, precision
 from headrace.learner.models.build import Model, build
-from headrace.learner.spaces import Action, Leaf, Part, Spaces, discrete
+from headrace.learner.spaces import POLICY, Action, Leaf, Part, Spaces, discrete
 from headrace.learner.weights import FlatWeights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -271,6 +272,37 @@ def test_few_rows_normalised_and_with_deviations(std: Any, scale: tuple[float, .
             params, memory = acting.params(obs)
             assert memory is None and params.dtype == np.float32 and params.shape == (rows, 4)
             np.testing.assert_allclose(params, exact.numpy(), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("std", ["free", "network"])
+@pytest.mark.parametrize("hidden", [(), (8,), (8, 8)])
+@pytest.mark.parametrize("scale", [(), (1.0,) * 5 + (2.0,) * 7])
+def test_few_rows_of_a_population(std: Any, hidden: Any, scale: tuple[float, ...]) -> None:
+    """Each by the policy that plays it, some of the same one."""
+    config = ModelConfig(
+        kind="mlp", normalise_obs=not scale, std=std, obs_scale=scale, hidden=hidden
+    )
+    many = msgspec.structs.replace(
+        ARM, observation=(*ARM.observation, Leaf(POLICY, "<i8", (), (9,))), population=9
+    )
+    model, other = build(config, many, seed=0), build(config, many, seed=1)
+    with torch.no_grad():
+        other.get_parameter("weights").mul_(3.0)
+        if not scale:
+            moved(other, numbers(50, seed=3))
+    acting = ActingNetwork(model, many, "float32")
+    assert acting.quick
+    for told in (False, True):
+        if told:
+            FlatWeights(model).load(FlatWeights(other).dump())
+            acting.refresh()
+        for rows in (1, 7, 5000):
+            obs = numbers(rows) | {POLICY: np.random.default_rng(rows).integers(0, 9, rows)}
+            with torch.no_grad():
+                exact, _ = model.policy(tensors(obs))
+            params, _ = acting.params(obs)
+            assert params.dtype == np.float32 and params.shape == (rows, 4)
+            np.testing.assert_allclose(params, exact.numpy(), atol=1e-4, rtol=1e-3)
 
 
 # ---- memory, masks, statistics -------------------------------------------------------------------

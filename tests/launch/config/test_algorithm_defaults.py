@@ -80,6 +80,31 @@ def test_ppos_minibatches_have_about_64_steps(
     assert settled(asked, kind="mlp", limit=0).algorithm.minibatches == parts
 
 
+@pytest.mark.parametrize(
+    ("name", "policies", "unrolls"),
+    [
+        ("ppo", 0, 2),
+        ("ppo", 8, 2),
+        ("ppo", 1000, 8),
+        ("appo", 0, 2),
+        ("appo", 16, 4),
+        ("appo", 1000, 16),
+        ("impala", 0, 1),
+        ("impala", 16, 8),
+        ("impala", 1000, 32),
+    ],
+)
+def test_a_batch_has_columns_for_many_policies(name: str, policies: int, unrolls: int) -> None:
+    run = run_of(algorithm={"name": name}, env={"id": "CartPole-v1", "population": policies})
+    assert run.pacing.batch_unrolls == unrolls
+    given = run_of(
+        algorithm={"name": name},
+        env={"id": "CartPole-v1", "population": policies},
+        pacing={"batch_unrolls": 3},
+    )
+    assert given.pacing.batch_unrolls == 3
+
+
 def test_each_policy_of_a_population_has_parts_of_its_own_columns() -> None:
     run = run_of(env={"id": "CartPole-v1", "population": 8})
     assert settled(run, kind="mlp", limit=0).algorithm.minibatches == 2
