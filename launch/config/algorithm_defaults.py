@@ -21,8 +21,9 @@ Known: TypeAlias = Mapping[str, Any]  # "section.key" -> its value, of those tha
 _REMEMBERED_STEPS = 4096  # by IMPALA
 _MOST_KL = 0.02  # of PPO's policy from the one that acted; then it leaves the batch
 # Columns of a batch, each played by another policy of a population: a version, and an optimiser
-# step, cost little more for many policies than for one.
-_POLICIES_AT_ONCE = 64
+# step, cost little more for several policies than for one. With 64 of them an environment plays
+# many unrolls before the first is trained on, and learns far less from each.
+_POLICIES_AT_ONCE = 16
 # Of PPO by the network: its step size, and the steps that one optimiser step trains on.
 _LARGE_STEPS: Final = {"grid": (1e-3, 256), "nature": (5e-4, 256), "resnet": (5e-4, 256)}
 _SMALL_STEPS: Final = (3e-4, 64)
@@ -46,12 +47,12 @@ def _kl_stop(run: Known) -> float:
 
 
 def _one_unroll(run: Known) -> int:
-    """Equals 1; with env.population as many as have 64 columns, or one column for each policy."""
+    """Equals 1; with env.population as many as have 16 columns, or one column for each policy."""
     return max(1, _unrolls_of_many(run))
 
 
 def _two_unrolls(run: Known) -> int:
-    """Equals 2; with env.population as many as have 64 columns, or one column for each policy."""
+    """Equals 2; with env.population as many as have 16 columns, or one column for each policy."""
     return max(2, _unrolls_of_many(run))
 
 

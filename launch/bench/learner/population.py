@@ -11,6 +11,7 @@ policies means that all of them train in each step.
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import torch
@@ -33,6 +34,7 @@ from headrace.learner.models.build import build
 from headrace.learner.spaces import POLICY, Leaf, Spaces, discrete
 from headrace.learner.step.one_step import OneStep
 from headrace.learner.train import train
+from headrace.learner.weights import Body, Buffer
 
 _POLICIES = 1000
 _COLUMNS = (64, 256, 1000)
@@ -55,22 +57,46 @@ def bench() -> None:
 def _row(columns: int) -> dict[str, object]:
     leaves = (_OBS, Leaf(POLICY, "<i8", (), (_POLICIES,)))
     many = Network(Spaces(leaves, discrete(2), population=_POLICIES), _MODEL)
-    rate, held, grown = _trained(many, columns)
-    one, *_ = _trained(_ONE, columns)
+    one = _trained(_ONE, columns).rate  # first: what torch itself takes is nobody's growth
+    trained = _trained(many, columns)
     return {
         "columns": columns,
-        "population_per_s": round(rate),
+        "population_per_s": round(trained.rate),
         "one_per_s": round(one),
         "loop_per_s": round(_looped(columns)),
-        "ratio": round(rate / one, 2),
-        "state_mb": round(held / 1e6, 1),
-        "grown_mb": round(grown / 1e6, 1),
+        "ratio": round(trained.rate / one, 2),
+        "state_mb": round(trained.held / 1e6, 1),
+        "grown_mb": round(trained.grown / 1e6, 1),
+        "sent_mb": round(trained.sent / 1e6, 1),
     }
 
 
-def _trained(network: Network, columns: int) -> tuple[float, int, int]:
-    """Returns steps a second in the real train loop, the bytes of parameters and optimiser, and by
-    how much this process has grown."""
+class _Trained(NamedTuple):
+    """Holds what a learner did, in the real train loop."""
+
+    rate: float  # steps a second
+    held: int  # bytes of parameters and optimiser
+    grown: int  # bytes by which this process has grown
+    sent: float  # bytes of a version that were not in the version before
+
+
+class _Source(ReadySource):
+    """Counts what of the weights differs from version to version."""
+
+    before: tuple[Buffer, ...] = ()  # chunks of the newest version
+    sent = 0  # bytes, without those of the first version
+    versions = 0  # after the first
+
+    def publish(self, version: int, body: Body) -> None:  # noqa: ARG002
+        chunks = body if isinstance(body, tuple) else (body,)
+        if self.before:
+            known = {id(chunk) for chunk in self.before}
+            self.sent += sum(len(chunk) for chunk in chunks if id(chunk) not in known)
+            self.versions += 1
+        self.before = chunks
+
+
+def _trained(network: Network, columns: int) -> _Trained:
     before = most = resident()
 
     def ended() -> bool:
@@ -78,14 +104,15 @@ def _trained(network: Network, columns: int) -> tuple[float, int, int]:
         most = max(most, resident())
         return source.ended
 
-    source = ReadySource(network, columns, _CPU, resident=True)
+    source = _Source(network, columns, _CPU, resident=True)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         parts = parts_of(network, source, _CPU, graph=False, folder=Path(folder))
         parts.config = msgspec.structs.replace(parts.config, compile=False)
         parts.stopping = ended
         train(parts)
         held = 3 * sum(one.nbytes for one in parts.model.parameters())  # Adam has two of each
-    return source.steps * LENGTH * columns / source.seconds, held, most - before
+    rate = source.steps * LENGTH * columns / source.seconds
+    return _Trained(rate, held, most - before, source.sent / max(1, source.versions))
 
 
 def _looped(columns: int) -> float:

@@ -56,7 +56,7 @@ class ChangedRows:
         lo_row, hi_row = max(0, lo - len(small)), max(0, hi - len(small))
         first = lo_row // self._row
         rows = self._tensors[ROWS][first : -(-hi_row // self._row)].to(self._last.dtype)
-        read = rows.contiguous().cpu().view(torch.uint8).numpy().tobytes()
+        read = rows.cpu().view(torch.uint8).numpy().tobytes()
         return small[lo:hi] + read[lo_row - first * self._row : hi_row - first * self._row]
 
 

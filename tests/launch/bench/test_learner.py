@@ -56,5 +56,6 @@ def test_a_row_for_each_size_of_a_population(
     population.bench()
     (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
     assert min(row["population_per_s"], row["one_per_s"], row["loop_per_s"]) > 0
+    assert 0 < row["sent_mb"] < row["state_mb"]
     # 3 policies of two networks, 4 x 64 and 64 x 64, and their heads; and two moments of each.
     assert row["state_mb"] == round(9 * 4 * (2 * (5 * 64 + 65 * 64) + 65 * 3) / 1e6, 1)

@@ -85,13 +85,13 @@ def test_ppos_minibatches_have_about_64_steps(
     [
         ("ppo", 0, 2),
         ("ppo", 8, 2),
-        ("ppo", 1000, 8),
+        ("ppo", 1000, 2),
         ("appo", 0, 2),
         ("appo", 16, 4),
-        ("appo", 1000, 16),
+        ("appo", 1000, 4),
         ("impala", 0, 1),
         ("impala", 16, 8),
-        ("impala", 1000, 32),
+        ("impala", 1000, 8),
     ],
 )
 def test_a_batch_has_columns_for_many_policies(name: str, policies: int, unrolls: int) -> None:
