@@ -189,3 +189,24 @@ def test_the_hash_of_a_chunk_that_is_the_same_memory_is_known() -> None:
     others = (parts[0], bytes(bytearray(parts[1])), parts[2], b"d" * 64)
     after = blob_of(1, "layout", others, forged).announce.hashes
     assert [after[8 * at : 8 * at + 8] == b"x" * 8 for at in range(4)] == [True, False, True, False]
+
+
+@pytest.mark.parametrize("chunks", [4, 2 * blobs.WINDOW + 3])
+def test_a_version_that_is_gone_though_its_first_chunk_came(chunks: int) -> None:
+    """A learner sends the first unasked, and has a newer version when the others are asked for: the
+    newer one is whole without a beat's wait."""
+    rows, fetch = Rows(chunks), WeightFetch()
+    gone = rows.change()
+    waiting = deque(fetch.on_announce(gone.announce))
+    assert fetch.on_chunk(*gone.first()) == (None, [])
+    newer = rows.change(1, 2)
+    assert fetch.on_announce(newer.announce) == []
+    whole, turns = None, 0
+    while waiting:
+        get, turns = waiting.popleft(), turns + 1
+        for chunk, part in newer.chunks(Get(newer.announce.version, get.lo, get.hi)):
+            done, more = fetch.on_chunk(chunk, part)
+            whole = done or whole
+            waiting.extend(more)
+    assert whole is not None and bytes(whole.body) == bytes(rows.body)
+    assert turns <= 2 + chunks // blobs.WINDOW
