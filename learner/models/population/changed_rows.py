@@ -61,5 +61,8 @@ class ChangedRows:
 
 
 def dump_of(model: nn.Module) -> FlatWeights | ChangedRows:
-    """Returns what dumps this model again and again."""
-    return ChangedRows(model) if isinstance(model, Population) else FlatWeights(model)
+    """Returns what dumps this model again and again. From a GPU one large transfer is quicker than
+    many small ones."""
+    if isinstance(model, Population) and model.weights.device.type == "cpu":
+        return ChangedRows(model)
+    return FlatWeights(model)

@@ -1,6 +1,7 @@
 """What is loaded piece by piece is what would be loaded whole."""
 
 import random
+from typing import Literal
 
 import pytest
 import torch
@@ -9,6 +10,12 @@ from torch import nn
 from headrace.actors.acting.loaded_pieces import LoadedPieces
 from headrace.broker.weights import blobs
 from headrace.broker.weights.blobs import Blob
+from headrace.broker.weights.common_chunks import blob_of
+from headrace.learner.config import ModelConfig
+from headrace.learner.models.build import build
+from headrace.learner.models.population.changed_rows import ChangedRows
+from headrace.learner.models.population.population import Population
+from headrace.learner.spaces import POLICY, Leaf, Spaces, discrete
 from headrace.learner.weights import FlatWeights, WeightsError
 
 
@@ -65,6 +72,31 @@ def test_after_weights_that_were_refused_the_next_are_loaded_whole(
         source.rows[0, 0] = 1.0
     right = blob(source, 3)
     assert held.load(right) == right.announce.digest
+
+
+@pytest.mark.parametrize("wire", ["float32", "bfloat16"])
+def test_rows_of_a_population(
+    wire: Literal["float32", "bfloat16"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its value heads move in every version, its rows in some."""
+    monkeypatch.setattr(blobs, "CHUNK_BYTES", 256)
+    leaves = (Leaf("obs", "<f4", (3,)), Leaf(POLICY, "<i8", (), (20,)))
+    config = ModelConfig(kind="mlp", hidden=(8, 8), wire=wire, normalise_returns=True)
+    source, copy = (
+        build(config, Spaces(leaves, discrete(2), population=20), seed=seed) for seed in (1, 2)
+    )
+    assert isinstance(source, Population) and source.returns is not None
+    dice, dumped, held = random.Random(2), ChangedRows(source), LoadedPieces(copy)
+    for version in range(30):
+        made = blob_of(version, "layout", dumped.dump(), None)
+        assert held.load(made) == made.announce.digest == FlatWeights(source).digest()
+        sent = source.weights.bfloat16().float() if wire == "bfloat16" else source.weights
+        assert torch.equal(sent, copy.get_parameter("weights"))
+        with torch.no_grad():
+            rows = torch.tensor(dice.sample(range(20), dice.randrange(4)), dtype=torch.int64)
+            source.weights[rows] += 1.0
+        source.touched[rows] = True
+        source.returns.move(source.returns.mean + 0.1, source.returns.std * 1.1)
 
 
 def test_another_network_is_refused() -> None:
