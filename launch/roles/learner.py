@@ -13,6 +13,7 @@ import torch
 
 from headrace.actors.envs.make import probe
 from headrace.broker.errors import DivergedError
+from headrace.broker.weights.blobs import MAX_BYTES
 from headrace.launch.config import run_file, shared_run, starts, unused_keys
 from headrace.launch.process import descriptors, folder_lock, logs, runtime
 from headrace.launch.roles import learner_device, learner_parts, learner_report, learner_resume
@@ -32,7 +33,7 @@ from headrace.learner.ranks import Ranks, RanksError
 from headrace.learner.step.show import show
 from headrace.learner.train import train
 from headrace.learner.train_parts import TrainParts
-from headrace.learner.weights import layout_digest
+from headrace.learner.weights import layout, layout_digest
 
 log = logging.getLogger(__name__)
 
@@ -164,9 +165,16 @@ def _model(parts: LearnerParts) -> tuple[Model, Curriculum]:
     try:
         own_loss.function(run.algorithm)
         model = build(run.model, parts.spaces, seed=run.run.seed).to(parts.made_on)
-        return model, Curriculum(run.env.curriculum, run.env.settings, model)
+        curriculum = Curriculum(run.env.curriculum, run.env.settings, model)
     except ValueError as error:
         raise run_file.ConfigError(str(error)) from error
+    nbytes = sum(entry.nbytes for entry in layout(model))
+    if nbytes > MAX_BYTES:
+        raise run_file.ConfigError(
+            f"the network has {nbytes >> 20} MiB of weights, and at most {MAX_BYTES >> 20} travel"
+            ' to samplers; make it smaller (model, env.population), or set model.wire = "bfloat16"'
+        )
+    return model, curriculum
 
 
 def _trained(pieces: TrainParts, run: run_file.Run, feed: UnrollReceiver) -> str:
