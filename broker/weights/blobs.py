@@ -47,11 +47,6 @@ class Blob:
         """Returns the chunks that a Get asks for, as far as they exist."""
         return [(Chunk(self.announce.version, at), self.parts[at]) for at in self.indexes(get)]
 
-    def fits(self, other: Announce) -> bool:
-        """Tells whether the chunks of the other version are as large as ours."""
-        ours = self.announce
-        return (ours.layout, ours.size, ours.chunk) == (other.layout, other.size, other.chunk)
-
     def indexes(self, get: Get) -> range:
         """Returns the indexes of the chunks that a Get asks for."""
         first = max(0, get.lo)
@@ -60,6 +55,11 @@ class Blob:
     def first(self) -> tuple[Chunk, Buffer]:
         """Returns the chunk that goes out unasked: small weights need no second round trip."""
         return Chunk(self.announce.version, 0), self.parts[0]
+
+
+def cut_alike(one: Announce, other: Announce) -> bool:
+    """Tells whether the chunks of two versions are equally large."""
+    return (one.layout, one.size, one.chunk) == (other.layout, other.size, other.chunk)
 
 
 def chunk_size(nbytes: int) -> int:

@@ -1,20 +1,20 @@
-"""What two versions of the weights have in common, by the hashes of their chunks. Pure.
+"""Finds what two versions of the weights have in common, by the hashes of their chunks. Pure.
 
 Of a population few policies train in each version, and most chunks stay as they were.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import xxhash
 
 from headrace.broker.protocol.messages import Announce, Buffer
-from headrace.broker.weights.blobs import Blob, chunk_size
+from headrace.broker.weights.blobs import Blob, chunk_size, cut_alike
 
 
 def same_chunks(one: Announce, other: Announce) -> list[int]:
     """Returns the indexes of the chunks that are the same in both."""
-    if (one.layout, one.size, one.chunk) != (other.layout, other.size, other.chunk):
+    if not cut_alike(one, other):
         return []
     if one.size <= one.chunk:  # most networks; numpy would cost more than all else of a fetch
         return [0] if one.hashes == other.hashes else []
@@ -30,22 +30,33 @@ def changed_pieces(blob: Blob, before: Blob | None) -> list[tuple[int, Buffer]]:
     return [(at * size, part) for at, part in enumerate(blob.parts) if at not in known]
 
 
-def blob_of(
-    version: int, layout: str, body: Buffer | tuple[Buffer, ...], before: Blob | None
-) -> Blob:
-    """Describes a version by its bytes, or by its chunks: then the hash of one that is the same
-    memory in the version `before` is known."""
-    if not isinstance(body, tuple):
-        return Blob.of(version, layout, body)
-    known = before.parts if before is not None else ()
-    nbytes, hashes = sum(map(len, body)), []
-    for at, part in enumerate(body):
-        if before is not None and at < len(known) and part is known[at]:
-            hashes.append(before.announce.hashes[8 * at : 8 * at + 8])
+class Versions:
+    """Describes version after version of weights, by their bytes or by their chunks: the hash of a
+    chunk that is the same memory as in the version before is known."""
+
+    def __init__(self, layout: str) -> None:
+        self._layout = layout
+        self._before: Blob | None = None  # the newest
+
+    def of(self, version: int, body: Buffer | tuple[Buffer, ...]) -> Blob:
+        """Returns the version, which is the newest now."""
+        if isinstance(body, tuple):
+            self._before = self._of_chunks(version, body)
         else:
-            hashes.append(xxhash.xxh3_64_digest(part))
-    size, joined = chunk_size(nbytes), b"".join(hashes)
-    return Blob(Announce(version, layout, digest_of(body), nbytes, size, joined), body)
+            self._before = Blob.of(version, self._layout, body)
+        return self._before
+
+    def _of_chunks(self, version: int, chunks: tuple[Buffer, ...]) -> Blob:
+        known = () if self._before is None else self._before.parts
+        nbytes, hashes = sum(map(len, chunks)), []
+        for at, chunk in enumerate(chunks):
+            if self._before is not None and at < len(known) and chunk is known[at]:
+                hashes.append(self._before.announce.hashes[8 * at : 8 * at + 8])
+            else:
+                hashes.append(xxhash.xxh3_64_digest(chunk))
+        size, digest = chunk_size(nbytes), digest_of(chunks)
+        said = Announce(version, self._layout, digest, nbytes, size, b"".join(hashes))
+        return Blob(said, chunks)
 
 
 def digest_of(parts: Sequence[Buffer]) -> str:
@@ -54,14 +65,3 @@ def digest_of(parts: Sequence[Buffer]) -> str:
     for part in parts:
         digest.update(part)
     return digest.hexdigest()
-
-
-def runs(indexes: Iterable[int]) -> list[tuple[int, int]]:
-    """Returns rising indexes as ranges: the first of each, and the one behind its last."""
-    found: list[tuple[int, int]] = []
-    for at in indexes:
-        if found and found[-1][1] == at:
-            found[-1] = (found[-1][0], at + 1)
-        else:
-            found.append((at, at + 1))
-    return found

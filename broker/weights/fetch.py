@@ -1,4 +1,4 @@
-"""The receiving end of weights: asks for the chunks of a version until it is whole. Pure.
+"""Fetches weights: asks for the chunks of a version until it is whole. Pure.
 
 Chunks that the version has in common with the one that is here are taken from there: of a
 population, of which few policies train in each version, most are.
@@ -10,10 +10,10 @@ from collections.abc import Collection
 import xxhash
 
 from headrace.broker.protocol.fields import MAX_VERSION
-from headrace.broker.protocol.messages import Announce, Buffer, Chunk, Delta, Get, GetDelta
+from headrace.broker.protocol.messages import Announce, Buffer, Chunk, Delta, Get, GetDelta, ranges
 from headrace.broker.weights import blobs, deltas
-from headrace.broker.weights.blobs import Blob, count, newest
-from headrace.broker.weights.common_chunks import digest_of, runs, same_chunks
+from headrace.broker.weights.blobs import Blob, count, cut_alike, newest
+from headrace.broker.weights.common_chunks import digest_of, same_chunks
 
 # Small versions that are asked for at a time: far fewer than a holder keeps.
 _AT_ONCE = 16
@@ -206,12 +206,12 @@ class WeightFetch:
             at = self._left.popleft()
             window += [at] if at not in self._have else []
         self._awaited.update(window)
-        return [self._get(announce, lo, hi) for lo, hi in runs(window)]
+        return [self._get(announce, lo, hi) for lo, hi in ranges(window)]
 
     def _get(self, announce: Announce, lo: int, hi: int) -> Get:
         """Asks for chunks; for their changes where the version that is here has such chunks."""
         base = self._bases.get(self.version)
-        if not self.by_changes or base is None or not base.fits(announce):
+        if not self.by_changes or base is None or not cut_alike(base.announce, announce):
             return Get(announce.version, lo, hi)
         return GetDelta(announce.version, lo, hi, self.version)
 
@@ -221,7 +221,7 @@ class WeightFetch:
         if not isinstance(chunk, Delta):
             return body
         base = self._bases.get(chunk.base)
-        if base is None or not base.fits(announce):
+        if base is None or not cut_alike(base.announce, announce):
             return b""
         try:
             return deltas.unpack(body, base.parts[chunk.index])

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from headrace.broker.protocol.messages import Announce, Buffer, Chunk, Delta, Get, GetDelta
 from headrace.broker.weights import deltas
-from headrace.broker.weights.blobs import Blob, newest
+from headrace.broker.weights.blobs import Blob, cut_alike, newest
 from headrace.broker.weights.snapshots import Snapshots
 
 _KEPT, _KEPT_BYTES = 32, 8 << 20  # versions that a holder keeps at most; the newest always
@@ -62,7 +62,7 @@ class KeptVersions:
         """Returns what changed in a chunk since version `base`; None where that is not here, or
         nearly as much as the chunk."""
         now, before = self._blobs.get(chunk.version), self._blobs.get(base)
-        if now is None or before is None or not before.fits(now.announce):
+        if now is None or before is None or not cut_alike(before.announce, now.announce):
             return None
         part, old = now.parts[chunk.index], before.parts[chunk.index]
         packed = self._packed.get(

@@ -22,7 +22,7 @@ from headrace.broker.peers.outbox import FinishedUnroll, Outbox
 from headrace.broker.peers.sampler import SamplerEnd
 from headrace.broker.protocol.messages import Ack, Deliver, Limit, Outcome
 from headrace.broker.weights.blobs import Blob
-from headrace.broker.weights.common_chunks import blob_of
+from headrace.broker.weights.common_chunks import Versions
 from headrace.launch.config.run_file import Run
 from headrace.launch.roles import sampler
 from headrace.learner.batches.batch import Batch
@@ -63,7 +63,7 @@ class LaggedSource:
         played = msgspec.structs.replace(run, actor=alone)
         self._sampler = sampler.build(end, played, seed=seed, metrics=metrics)
         self.spaces = self._sampler.stepper.spaces
-        self._layout = layout_digest(build(run.model, self.spaces, seed=0))
+        self._versions = Versions(layout_digest(build(run.model, self.spaces, seed=0)))
         unrolls = run.pacing.batch_unrolls
         self._batch = make_batch(self.spaces, run.unroll, run.model, unrolls=unrolls, pinned=False)
 
@@ -122,7 +122,7 @@ class LaggedSource:
 
     async def _play(self, version: int) -> None:
         self._batch.clear()
-        self.blob = blob_of(version, self._layout, self._bodies[version], None)
+        self.blob = self._versions.of(version, self._bodies[version])
         self.acted = self._trained[version]
         for _ in range(self._batch.unrolls):  # in turn
             self._credit[self._given % len(self._credit)] += 1

@@ -26,8 +26,7 @@ from headrace.broker.peers.objections import Objection
 from headrace.broker.protocol.messages import Deliver, Payload
 from headrace.broker.transport.endpoints import EndpointError
 from headrace.broker.transport.link import RefusedError
-from headrace.broker.weights.blobs import Blob
-from headrace.broker.weights.common_chunks import blob_of
+from headrace.broker.weights.common_chunks import Versions
 from headrace.learner.batches.batch import Batch
 from headrace.learner.weights import Body
 
@@ -69,7 +68,7 @@ class UnrollReceiver:
         recorder: Record | None = None,
     ) -> None:
         self._make_ends = make_ends
-        self._layout = layout
+        self._versions = Versions(layout)  # of the weights, as they go out
         self._recorder = recorder  # loop thread; it hears of everything in the order it happens
         self._free: deque[Batch] = deque(batches[1:])  # loop thread; the next to fill comes first
         self._filling: Batch | None = batches[0]  # loop thread; None = all are with the train loop
@@ -78,7 +77,6 @@ class UnrollReceiver:
         # Why the thread ended; a None in the queue says that it is to be looked at.
         self._error: BaseException | None = None
         self._latest: tuple[int, Body] | None = None  # weights not published yet; newest wins
-        self._published: Blob | None = None  # the newest
         self._lock = threading.Lock()  # guards _latest alone
         self._thread = threading.Thread(target=self._main, name="feed", daemon=True)
         self._started = threading.Event()
@@ -260,8 +258,7 @@ class UnrollReceiver:
         with self._lock:
             latest, self._latest = self._latest, None
         if latest is not None:
-            self._published = blob_of(latest[0], self._layout, latest[1], self._published)
-            self.ends.publish(self._published)
+            self.ends.publish(self._versions.of(*latest))
 
     # ---- across ---------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
-"""A population's weights on their way out: a chunk in which no policy has trained is that of the
-version before, the same memory."""
+"""Dumps a population's weights in chunks: one in which no policy has trained is that of the version
+before, the same memory."""
 
 from collections.abc import Sequence
 

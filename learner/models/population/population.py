@@ -89,9 +89,10 @@ class Population(Model):
 
     def sent(self) -> dict[str, Tensor]:
         """Returns what travels to samplers. A policy that does not train stays as it is, but for
-        its value head, which moves with the returns of all: so the heads travel apart."""
+        its value head, the last of a row, which moves with the returns of all: so the heads travel
+        apart."""
         state = dict(self.state_dict())
-        rows, begin = state.pop("weights"), _heads_begin(self.pieces)
+        rows, begin = state.pop("weights"), self.piece("value_head.weight").begin
         return state | {HEADS: rows[:, begin:], ROWS: rows[:, :begin]}
 
     @property
@@ -153,7 +154,7 @@ class _ValueHeads:
 
     def __init__(self, population: Population) -> None:
         self._weights = population.get_parameter
-        self._pieces = {piece.name: piece for piece in population.pieces}
+        self._place = population.piece
 
     @property
     def weight(self) -> Tensor:
@@ -164,7 +165,7 @@ class _ValueHeads:
         return self._piece("value_head.bias")
 
     def _piece(self, name: str) -> Tensor:
-        return self._pieces[name].of(self._weights("weights").detach())
+        return self._place(name).of(self._weights("weights").detach())
 
 
 class _Acting(nn.Module):
@@ -207,11 +208,6 @@ def pieces_of(one: nn.Module) -> tuple[Piece, ...]:
         begin, end = end, end + parameter.numel()
         pieces.append(Piece(name, parameter.shape, begin, end))
     return tuple(pieces)
-
-
-def _heads_begin(pieces: Sequence[Piece]) -> int:
-    """Returns where the value head begins in a row: it is the last of it."""
-    return min(piece.begin for piece in pieces if piece.name.startswith("value_head."))
 
 
 @torch.no_grad()

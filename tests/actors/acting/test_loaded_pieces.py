@@ -1,4 +1,4 @@
-"""What is loaded piece by piece is what would be loaded whole."""
+"""Checks that what is loaded piece by piece is what would be loaded whole."""
 
 import random
 from typing import Literal
@@ -10,7 +10,7 @@ from torch import nn
 from headrace.actors.acting.loaded_pieces import LoadedPieces
 from headrace.broker.weights import blobs
 from headrace.broker.weights.blobs import Blob
-from headrace.broker.weights.common_chunks import blob_of
+from headrace.broker.weights.common_chunks import Versions
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import build
 from headrace.learner.models.population.changed_rows import ChangedRows
@@ -20,7 +20,7 @@ from headrace.learner.weights import FlatWeights, WeightsError
 
 
 class Mixed(nn.Module):
-    """Tensors of several dtypes, one of them empty, one without dimensions."""
+    """Holds tensors of several dtypes, one of them empty, one without dimensions."""
 
     def __init__(self, fill: float) -> None:
         super().__init__()
@@ -87,8 +87,9 @@ def test_rows_of_a_population(
     )
     assert isinstance(source, Population) and source.returns is not None
     dice, dumped, held = random.Random(2), ChangedRows(source), LoadedPieces(copy)
+    versions = Versions("layout")
     for version in range(30):
-        made = blob_of(version, "layout", dumped.dump(), None)
+        made = versions.of(version, dumped.dump())
         assert held.load(made) == made.announce.digest == FlatWeights(source).digest()
         sent = source.weights.bfloat16().float() if wire == "bfloat16" else source.weights
         assert torch.equal(sent, copy.get_parameter("weights"))

@@ -1,4 +1,4 @@
-"""Chunks that a version has in common with the one that is here do not travel again."""
+"""Checks that chunks do not travel again which a version has in common with the one that is here."""
 
 import random
 from collections import deque
@@ -9,7 +9,7 @@ import pytest
 from headrace.broker.protocol.messages import Get
 from headrace.broker.weights import blobs
 from headrace.broker.weights.blobs import Blob
-from headrace.broker.weights.common_chunks import blob_of, changed_pieces, runs, same_chunks
+from headrace.broker.weights.common_chunks import Versions, changed_pieces, same_chunks
 from headrace.broker.weights.fetch import WeightFetch
 from headrace.broker.weights.kept_versions import KeptVersions
 
@@ -22,7 +22,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Rows:
-    """A population's weights: each version changes few of its chunks."""
+    """Makes versions of a population's weights: each changes few chunks."""
 
     def __init__(self, chunks: int, seed: int = 0) -> None:
         self.body = bytearray(random.Random(seed).randbytes(CHUNK * chunks - 5))
@@ -178,16 +178,16 @@ def test_pieces_that_changed() -> None:
     assert len(changed_pieces(second, None)) == 8
     other = Blob(msgspec.structs.replace(first.announce, layout="other"), first.parts)
     assert changed_pieces(second, other) == changed_pieces(second, None)
-    assert runs([1, 2, 4]) == [(1, 3), (4, 5)] and runs([]) == []
 
 
 def test_the_hash_of_a_chunk_that_is_the_same_memory_is_known() -> None:
     parts = (b"a" * 64, b"b" * 64, b"c")
-    before = blob_of(0, "layout", parts, None)
+    versions = Versions("layout")
+    before = versions.of(0, parts)
     assert before.announce == Blob.of(0, "layout", b"".join(parts)).announce
-    forged = Blob(msgspec.structs.replace(before.announce, hashes=b"x" * 24), parts)
+    versions._before = Blob(msgspec.structs.replace(before.announce, hashes=b"x" * 24), parts)
     others = (parts[0], bytes(bytearray(parts[1])), parts[2], b"d" * 64)
-    after = blob_of(1, "layout", others, forged).announce.hashes
+    after = versions.of(1, others).announce.hashes
     assert [after[8 * at : 8 * at + 8] == b"x" * 8 for at in range(4)] == [True, False, True, False]
 
 

@@ -1,4 +1,4 @@
-"""Weights that are too large to travel are refused before the learner says HELLO: the thread that
+"""Checks that weights too large to travel are refused before the learner says HELLO: the thread that
 publishes them would tell nobody."""
 
 from types import SimpleNamespace

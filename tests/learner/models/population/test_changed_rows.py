@@ -1,4 +1,4 @@
-"""A population's weights in chunks: always what it holds, and only what changed is copied."""
+"""Checks that a population's chunks are what it holds, and that only what changed is copied."""
 
 import random
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import torch
 
 from headrace.broker.weights import blobs
 from headrace.broker.weights.blobs import Blob
-from headrace.broker.weights.common_chunks import blob_of
+from headrace.broker.weights.common_chunks import Versions
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import build
 from headrace.learner.models.population.changed_rows import ChangedRows
@@ -58,11 +58,12 @@ def test_the_chunks_are_what_the_population_holds(wire: Literal["float32", "bflo
     torch.manual_seed(0)
     dice, of = random.Random(2), population(wire)
     adam, rows = RowAdam(of, lr=0.01, eps=1e-8), ChangedRows(of)
+    versions = Versions(layout_digest(of))
     for step in range(30):
         chunks = rows.dump()
         assert digest(b"".join(chunks)) == FlatWeights(of).digest()
         fresh = Blob.of(step, layout_digest(of), b"".join(chunks))
-        assert blob_of(step, layout_digest(of), chunks, None).announce == fresh.announce
+        assert versions.of(step, chunks).announce == fresh.announce
         for _ in range(dice.randrange(3)):  # several, or no steps from version to version
             train(of, adam, *dice.sample(range(POLICIES), dice.randint(1, 3)))
 
