@@ -1,6 +1,7 @@
 """Acting in fewer bits: nearly the same policy, and what is recorded is the one that acted."""
 
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -250,6 +251,31 @@ BOX = Action((Part((), "float32", (2,), low=(-1.0, -1.0), high=(1.0, 1.0)),))
 ARM = Spaces((Leaf("b", "<f8", (2,)), Leaf("camera", "|u1", (3, 3)), Leaf("a", "<f4", ())), BOX)
 
 
+def check_both_ways(
+    model: Model,
+    other: Model,
+    spaces: Spaces,
+    seen: Callable[[int], Obs],
+    *,
+    atol: float,
+    rtol: float,
+) -> None:
+    """Check that few rows and many give what the module gives, before and after new weights."""
+    acting = ActingNetwork(model, spaces, "float32")
+    assert acting.quick
+    for told in (False, True):
+        if told:
+            FlatWeights(model).load(FlatWeights(other).dump())
+            acting.refresh()
+        for rows in (1, 7, 5000):  # the last takes the long way
+            obs = seen(rows)
+            with torch.no_grad():
+                exact, _ = model.policy(tensors(obs))
+            params, memory = acting.params(obs)
+            assert memory is None and params.dtype == np.float32 and params.shape == (rows, 4)
+            np.testing.assert_allclose(params, exact.numpy(), atol=atol, rtol=rtol)
+
+
 @pytest.mark.parametrize("std", ["free", "network"])
 @pytest.mark.parametrize("scale", [(), (1.0,) * 5 + (2.0,) * 7])
 def test_few_rows_normalised_and_with_deviations(std: Any, scale: tuple[float, ...]) -> None:
@@ -258,20 +284,13 @@ def test_few_rows_normalised_and_with_deviations(std: Any, scale: tuple[float, .
     moved(other, numbers(50, seed=3))
     with torch.no_grad():
         other.policy_head.weight.mul_(100)
-    acting = ActingNetwork(model, ARM, "float32")
-    assert acting.quick
-    for told in (False, True):
-        if told:
-            FlatWeights(model).load(FlatWeights(other).dump())
-            acting.refresh()
-        for rows in (1, 7, 5000):  # the last takes the long way
-            obs = numbers(rows)
-            obs["a"][0] = 1e3  # farther than ten deviations
-            with torch.no_grad():
-                exact, _ = model.policy(tensors(obs))
-            params, memory = acting.params(obs)
-            assert memory is None and params.dtype == np.float32 and params.shape == (rows, 4)
-            np.testing.assert_allclose(params, exact.numpy(), atol=2e-5, rtol=1e-4)
+
+    def seen(rows: int) -> Obs:
+        obs = numbers(rows)
+        obs["a"][0] = 1e3  # farther than ten deviations
+        return obs
+
+    check_both_ways(model, other, ARM, seen, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("std", ["free", "network"])
@@ -290,19 +309,11 @@ def test_few_rows_of_a_population(std: Any, hidden: Any, scale: tuple[float, ...
         other.get_parameter("weights").mul_(3.0)
         if not scale:
             moved(other, numbers(50, seed=3))
-    acting = ActingNetwork(model, many, "float32")
-    assert acting.quick
-    for told in (False, True):
-        if told:
-            FlatWeights(model).load(FlatWeights(other).dump())
-            acting.refresh()
-        for rows in (1, 7, 5000):
-            obs = numbers(rows) | {POLICY: np.random.default_rng(rows).integers(0, 9, rows)}
-            with torch.no_grad():
-                exact, _ = model.policy(tensors(obs))
-            params, _ = acting.params(obs)
-            assert params.dtype == np.float32 and params.shape == (rows, 4)
-            np.testing.assert_allclose(params, exact.numpy(), atol=1e-4, rtol=1e-3)
+
+    def seen(rows: int) -> Obs:
+        return numbers(rows) | {POLICY: np.random.default_rng(rows).integers(0, 9, rows)}
+
+    check_both_ways(model, other, many, seen, atol=1e-4, rtol=1e-3)
 
 
 # ---- memory, masks, statistics -------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Checks that chunks do not travel again which a version has in common with the one that is here."""
+"""Checks that chunks which a version has in common with the one that is here do not travel."""
 
 import random
 from collections import deque

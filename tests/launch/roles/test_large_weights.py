@@ -1,5 +1,5 @@
-"""Checks that weights too large to travel are refused before the learner says HELLO: the thread that
-publishes them would tell nobody."""
+"""Checks that weights too large to travel are refused before the learner says HELLO: the thread
+that publishes them would tell nobody."""
 
 from types import SimpleNamespace
 from typing import Any
