@@ -67,6 +67,10 @@ _ALL = {
     "learner": (
         ("headrace learner --run mine.toml --broker tcp://10.0.0.1:5755", "one rank"),
         ("headrace learner --run mine.toml --resume", "from its newest checkpoint"),
+        (
+            "headrace learner cartpole acrobot --broker ipc:///tmp/a --broker ipc:///tmp/b",
+            "two runs in one process, a turn each",
+        ),
         ("torchrun --nproc-per-node 2 -m headrace.launch.learner mine.toml", "two GPUs"),
     ),
     "actor": (

@@ -80,6 +80,13 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
             " for it, instead of all: for networks that one device has no memory for"
         ),
     ] = False
+    together: Annotated[
+        bool,
+        Meta(
+            description="headrace train: policies of one file that have it are trained in turns by"
+            " one process, which takes less memory, of a GPU above all, and no more than one core"
+        ),
+    ] = False
     threads: Annotated[int, Meta(ge=0, description="torch threads per rank; 0 = torch decides")] = 1
     prefetch: Annotated[
         int, Meta(ge=1, le=16, description="batches received ahead of the one in training")

@@ -14,7 +14,7 @@ from headrace.learner.batches.receiver import UnrollReceiver
 from headrace.learner.batches.step_ages import UnrollAge
 from headrace.learner.progress import Progress
 
-PHASES = ("wait", "upload", "forward", "backward", "optimise", "publish", "checkpoint")
+PHASES = ("wait", "upload", "forward", "backward", "optimise", "publish", "checkpoint", "others")
 _LAG_BUCKETS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 _MOST_OWN = 20  # figures of a loss of the user's own that get a series
 

@@ -22,7 +22,7 @@ from headrace.learner.step.flight import Flight, Steps
 from headrace.learner.step.host_steps import HostSteps
 from headrace.learner.step.sample_loss import loss_alone
 from headrace.learner.step.show import show
-from headrace.learner.train_parts import TrainParts
+from headrace.learner.train_parts import TrainParts, Turns
 from headrace.learner.train_state import restore, save
 from headrace.learner.weights import Body, FlatWeights
 
@@ -32,10 +32,10 @@ _GAP_EVERY = 100  # versions
 _SHOW_EVERY_S = 0.25
 
 
-def train(parts: TrainParts) -> str:
+def train(parts: TrainParts) -> Turns[str]:
     """Trains until the goal, a limit, or a request to stop; returns which. Ends with a checkpoint.
 
-    Consumes batches, produces versions; sees a request to stop within half a second.
+    Consumes batches, produces versions; sees a request to stop within half a second. Yields often.
     """
     model, config, goal = parts.model, parts.config, parts.goal
     feed, ranks, progress = parts.feed, parts.ranks, parts.progress
@@ -58,8 +58,8 @@ def train(parts: TrainParts) -> str:
         steps = HostSteps(parts, network, optimiser, flat.dump)
     search = NonFiniteSearch(parts)
     here: list[Batch] = []  # not begun; a second one if a step before it is to be made again
+    flight: Flight | None = None  # of this turn, or of the one before
     under_way: Flight | None = None  # the device may still be at its step
-    saving = False  # a checkpoint is due
     saved_at = shown_at = began = time.monotonic()
     progress.mark(began)
     progress_s = config.progress_s if ranks.rank == 0 else 0.0
@@ -67,15 +67,18 @@ def train(parts: TrainParts) -> str:
     lines = ProgressLines(progress_s, steps=goal.steps, progress=progress, at=parts.clock())
 
     while True:
+        with parts.metrics.timed("others"):
+            yield flight is not None
         # 1. Wait for a batch, and until all ranks have one.
         with parts.metrics.timed("wait"):
-            if not here and (found := feed.next(timeout_s=0.0 if under_way else 0.5)) is not None:
+            patience_s = 0.0 if under_way else parts.patience()
+            if not here and (found := feed.next(patience_s)) is not None:
                 here.append(found)
             batch = here[0] if here else None
             now = time.monotonic()
             saves, shows = now - saved_at > parts.saving.every_s, now - shown_at > _SHOW_EVERY_S
             facts = ranks.exchange(_facts(parts, batch, save=saves, show=shows))
-        saving = facts.save
+        saving = facts.save  # a checkpoint is due
         progress.add_evaluation(facts.evaluated)
         if facts.stop or facts.late:
             reason = "seconds" if facts.late else "stopped"
@@ -85,7 +88,7 @@ def train(parts: TrainParts) -> str:
         # 2. Forward, backward, step: once, or as often as the algorithm uses its batches. Where the
         #    device decides, what is settled below is the batch before; and before a checkpoint all
         #    that is under way comes to its end.
-        flight: Flight | None = None
+        flight = None
         if facts.ready and batch is not None and not (saving and under_way):
             flight = steps.begin(here.pop(0), facts)
         if steps.late:
@@ -109,7 +112,7 @@ def train(parts: TrainParts) -> str:
                 progress.solved(parts.clock())
             break
         if saving:  # nothing is under way
-            saved_at, saving = now, False
+            saved_at = now
             search.check_optimiser(optimiser)
             save(parts, optimiser)
 

@@ -1,10 +1,10 @@
 """The parts that the train loop works with; launch puts them together."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import torch
 
@@ -26,6 +26,20 @@ from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks
 from headrace.learner.spaces import Spaces
 from headrace.learner.weights import Body
+
+T = TypeVar("T")
+# Work in turns: yields whether the turn before got on, and returns what came of all of it.
+Turns: TypeAlias = Generator[bool, None, T]
+
+
+def to_end(turns: Turns[T]) -> T:
+    """Takes all turns, one after the other; returns what came of them."""
+    while True:
+        try:
+            next(turns)
+        except StopIteration as end:
+            value: T = end.value
+            return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +111,7 @@ class TrainParts:
     # When the run's clock was 0, by time.monotonic: time between earlier starts does not count.
     # None = as `started`.
     began: float | None = None
+    patience: Callable[[], float] = lambda: 0.5  # most seconds of a turn that wait for a batch
     # Returns the best mean return of an evaluation that this rank has heard of; None = of none.
     evaluated: Callable[[], float | None] = lambda: None
     curriculum: Curriculum = field(default_factory=Curriculum)

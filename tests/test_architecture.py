@@ -156,7 +156,7 @@ MAY_IMPORT = {
     ),
     "launch/policies": (
         "actors actors/acting actors/league actors/policies broker broker/peers launch/config "
-        "launch/local launch/monitor launch/process launch/results launch/roles"
+        "launch/local launch/monitor launch/process launch/results launch/roles learner"
     ),
     "launch/node": (
         "broker broker/transport launch/config launch/policies launch/process launch/roles "

@@ -74,7 +74,7 @@ def _learner_arguments(learner: argparse.ArgumentParser) -> None:
 
 
 def _learner(given: argparse.Namespace) -> int:
-    from headrace.launch.roles.learner import main as learn
+    from headrace.launch.learner import main as learn
 
     return learn(given)
 

@@ -46,8 +46,9 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
         action="store_true",
         help="one process, one thread, no view, no evaluations: breakpoint() works in your code",
     )
-    # Of the broker: samplers of several policies come from elsewhere.
+    # Of the broker: samplers of several policies come from elsewhere, and so may the learner.
     train.add_argument("--endpoint", default="", help=argparse.SUPPRESS)
+    train.add_argument("--elsewhere", action="store_true", help=argparse.SUPPRESS)
     # The brokers of the other policies, the folders of those that learn no more, and the code that
     # their runs name.
     train.add_argument("--beside", action="append", default=[], help=argparse.SUPPRESS)
@@ -79,6 +80,7 @@ def _train(given: argparse.Namespace) -> int:
         record=given.record,
         web=given.web,
         endpoint=given.endpoint,
+        elsewhere=given.elsewhere,
         beside=tuple(given.beside),
         done=tuple(given.done),
         allow=tuple(given.allow),

@@ -185,6 +185,16 @@ def has_checkpoints(out: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
 
 
+def ended(out: Path) -> str:
+    """Returns why the learner ended, as it says; "" = it has not, or an error has ended it, and it
+    will be started again."""
+    try:
+        reason: str = json.loads((out / "learner.json").read_text())["stop_reason"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return "" if reason == "failed" else reason
+
+
 def diverged(start: Start) -> str:
     """Returns, in a line, why this start would be in vain: the latest one diverged, and nothing was
     changed since. "" = it may help."""

@@ -85,6 +85,7 @@ _RULES = (
     ),
     _Rule("env.population = 0", lambda run: not run.env.population, "env", ("policy",)),
     _Rule("env.population = 0", lambda run: not run.env.population, "learner", ("spread",)),
+    _Rule("it is the only policy", lambda run: not run.env.agents, "learner", ("together",)),
     _Rule(
         "model.kind is neither auto nor mlp",
         lambda run: run.model.kind not in ("auto", "mlp"),

@@ -74,6 +74,11 @@ def _learner(figures: Figures, samplers_wait: float) -> Iterator[Finding]:
         why = f"{_percent(share)} with new weights"
         yield finding(why, (f"pacing.batch_unrolls={batch}",), 1 - 0.5 * share)
         return
+    if phase == "others":
+        share = shares["others"]
+        why = f"{_percent(share)} with other networks that its process trains"
+        yield finding(why, ("learner.together=false",), 1 - share)
+        return
     trains = sum(shares.get(name, 0.0) for name in ("forward", "backward", "optimise"))
     why = f"{_percent(trains)} with network and gradients"
     if run.algorithm.uses > _default(run, "algorithm.uses", run.algorithm.uses):

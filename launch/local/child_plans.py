@@ -53,7 +53,18 @@ class ChildPlans:
         return Plan(name, lambda: broker.serve(self.run, options), again)
 
     def learner(self) -> Plan:
-        options = LearnerOptions(
+        options = self.learner_options
+
+        def role() -> int:
+            from headrace.launch.roles import learner
+
+            return learner.learn(self.run, options)
+
+        return Plan("learner", role, learner_again([self]))
+
+    @property
+    def learner_options(self) -> LearnerOptions:
+        return LearnerOptions(
             broker=",".join(self.brokers),
             out=self.out,
             resume=self.start.resume,
@@ -64,15 +75,11 @@ class ChildPlans:
             record=self.record,
         )
 
-        def role() -> int:
-            from headrace.launch.roles import learner
-
-            return learner.learn(self.run, options)
-
-        again = ["learner", "--run", self._toml, "--broker", options.broker]
-        again += ["--out", str(self.out), "--resume", "--ledger", str(self._ledger)]
-        again += ["--started", str(self.started), "--began", str(self.began), "--final"]
-        return Plan("learner", role, [*again, *["--record"] * self.record])
+    @property
+    def learner_words(self) -> list[str]:
+        """Returns the arguments that a learner has for each run that it trains."""
+        words = ["--run", self._toml, "--broker", ",".join(self.brokers), "--out", str(self.out)]
+        return [*words, "--ledger", str(self._ledger), "--began", str(self.began)]
 
     def actor(self, index: int) -> Plan:
         at = self.brokers[index % len(self.brokers)]
@@ -122,6 +129,13 @@ class ChildPlans:
     @property
     def _ledger(self) -> Path:
         return self.out / "ledger"
+
+
+def learner_again(plans: Sequence[ChildPlans]) -> list[str]:
+    """Returns the arguments that start the learner of these runs again."""
+    words = [word for one in plans for word in one.learner_words]
+    words += ["--resume", "--started", str(plans[0].started), "--final"]
+    return ["learner", *words, *["--record"] * plans[0].record]
 
 
 def evaluates(run: run_file.Run, asked: bool | None) -> bool:

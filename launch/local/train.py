@@ -61,6 +61,7 @@ class Options:
     # Of its broker, where samplers of somebody else come, who has prepared its folder; "" = it has
     # its own.
     endpoint: str = ""
+    elsewhere: bool = False  # so is its learner, who trains several
     beside: Sequence[str] = ()  # brokers of the other policies there
     done: Sequence[Path] = ()  # folders of those that learn no more
     allow: Sequence[str] = ()  # code that the others' runs name
@@ -90,8 +91,9 @@ def train(start: starts.Start, options: Options) -> int:
     for role in ("broker", "learner", "actor", "watcher", *evaluators):
         keyring.key(run, role, None)  # each process reads its own; what is wrong is said now
     with folder_lock.lock_folder(out, "train", patience_s=0.0):
-        with folder_lock.lock_folder(out, "learner-0"):
-            pass  # a learner of a run that has just been killed has ended by now
+        if not options.elsewhere:
+            with folder_lock.lock_folder(out, "learner-0"):
+                pass  # a learner of a run that has just been killed has ended by now
         if start.resume and (complete := starts.finished(run.stop, out)):
             log.warning("%s", complete)
             return runtime.OK
@@ -131,7 +133,8 @@ class _Local:
         self.children = Children()
         self.tree = ProcessTree()
         self.costs = PartCosts()
-        self.learner: Child
+        self.elsewhere = options.elsewhere
+        self.learner: Child | None = None  # not started yet, or somebody else's
         self.brokers: list[Child] = []
         self.actors: list[Child] = []
         self.plans = ChildPlans(
@@ -187,9 +190,12 @@ class _Local:
         count, plans = self.samplers, self.plans
         for shard in range(len(plans.brokers)):
             self.brokers.append(self.children.fork(*plans.broker(shard)))
-        wanted = [plans.learner(), *map(plans.actor, range(count))]
+        wanted = [] if self.elsewhere else [plans.learner()]
+        wanted += map(plans.actor, range(count))
         wanted += [plans.evaluator()] if self.evaluate else []
-        self.learner, *rest = self.children.fork_together(wanted, _import_roles)
+        rest = self.children.fork_together(wanted, _import_roles)
+        if not self.elsewhere:
+            self.learner = rest.pop(0)
         self.actors, self.evaluators = rest[:count], rest[count:]
         for name in self.given.log.sinks:
             self.sinks.append(self.children.start(*plans.sink(name)))
@@ -214,7 +220,7 @@ class _Local:
         )
         memory_at = 0.0
         try:
-            while not self.asked and self.learner.status is None:
+            while not self.asked and self._learns():
                 watcher.ask()
                 time.sleep(_LOOK_EVERY_S)
                 watcher.receive()
@@ -231,10 +237,17 @@ class _Local:
             view.close()
             watcher.close()
 
+    def _learns(self) -> bool:
+        """Tells whether it is still trained, or will be as soon as its learner is back."""
+        if self.learner is not None:
+            return self.learner.status is None
+        return self.elsewhere and not starts.ended(self.out)
+
     def _measure(self, status: dict[str, Any]) -> None:
         """Looks at what each process uses."""
         self.tree.measure(self.children.alive())
-        parts = {broker.pid: BROKER for broker in self.brokers} | {self.learner.pid: LEARNER}
+        parts = {broker.pid: BROKER for broker in self.brokers}
+        parts |= {} if self.learner is None else {self.learner.pid: LEARNER}
         parts |= {actor.pid: SAMPLER for actor in self.actors}
         trained = totals(status).get("outcome_trained", 0.0)
         self.costs.look(self.tree.uses, parts, trained, time.monotonic())
@@ -279,7 +292,7 @@ class _Local:
         """Restarts samplers that somebody sent away: the learner is still here, so the run is not
         over."""
         for since, child in list(self.left):
-            if time.monotonic() - since > _LEARNER_ENDS_WITHIN_S and self.learner.status is None:
+            if time.monotonic() - since > _LEARNER_ENDS_WITHIN_S and self._learns():
                 self.left.remove((since, child))
                 self.children.restart(child)
 
@@ -293,11 +306,13 @@ class _Local:
         """Stops the learner first, it writes the checkpoint and says goodbye; then samplers; broker
         last."""
         stop = self.children.stop
-        if hasattr(self, "learner"):
-            finished = self.learner.status in (runtime.OK, runtime.LIMIT) and not self.asked
-            if not finished:  # then nobody waits for a last evaluation either
-                stop(self.evaluators, timeout_s=_EVALUATOR_ENDS_WITHIN_S)
-            stop([self.learner], timeout_s=30.0)
+        learner = self.learner
+        finished = learner is not None and learner.status in (runtime.OK, runtime.LIMIT)
+        if self.asked or not (
+            finished or self.elsewhere
+        ):  # then nobody waits for a last evaluation
+            stop(self.evaluators, timeout_s=_EVALUATOR_ENDS_WITHIN_S)
+        stop([] if learner is None else [learner], timeout_s=30.0)
         self.children.wait(self.actors, timeout_s=1.0)
         stop(self.actors, timeout_s=self.given.actor.drain_s + 5.0)
         self._last_evaluation()
@@ -340,11 +355,8 @@ class _Local:
 
     def _unreported(self) -> int:
         """Returns the exit status by how the learner ended, where its report cannot say."""
-        learner = getattr(self, "learner", None)
-        if learner is None or self.asked:
-            return runtime.LIMIT
-        known = learner.status in (runtime.OK, runtime.DIVERGED)
-        return learner.status if known else runtime.LIMIT
+        status = None if self.learner is None or self.asked else self.learner.status
+        return status if status in (runtime.OK, runtime.DIVERGED) else runtime.LIMIT
 
 
 def _import_roles() -> None:

@@ -23,6 +23,7 @@ from headrace.launch.one_process.lagged_source import LaggedSource
 from headrace.launch.process import folder_lock, logs, runtime
 from headrace.launch.roles import learner_report
 from headrace.learner.train import train
+from headrace.learner.train_parts import to_end
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ def _train(run: run_file.Run, start: starts.Start) -> int:
         stepper = stepper.whole
     if isinstance(stepper, InlineStepper):
         stepper.on_failure = _raise
-    reason = source.serve(lambda: train(parts))
+    reason = source.serve(lambda: to_end(train(parts)))
     seconds = parts.clock()
     learner_report.write(start.out, parts.progress, reason, seconds=seconds, device="cpu")
     mean = parts.progress.mean_return()

@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -97,7 +97,8 @@ async def _sample(
     check = functools.partial(allowed_code.check, prefixes=allowed_code.allowed(allow))
     async with asyncio.TaskGroup() as group:
         links = [group.create_task(one.end.serve(), name="link") for one in players]
-        watch = group.create_task(players[0].role.watch(_reading(players)).loop(), name="notify")
+        read = sd_notify.together([one.reading for one in players])
+        watch = group.create_task(players[0].role.watch(read).loop(), name="notify")
         leaves: list[asyncio.Task[None]] = []
         runs = [await told_run(one.end, one.options, check) for one in players]
         _check_agreement(runs)
@@ -201,20 +202,3 @@ def _check_agreement(runs: Sequence[Run]) -> None:
 
 def _common(env: EnvConfig) -> dict[str, object]:
     return {key: value for key, value in msgspec.to_builtins(env).items() if key not in _OWN}
-
-
-def _reading(players: Sequence[_Player]) -> Callable[[], sd_notify.WatchdogReading]:
-    """Returns how all are, as one: it is enough that one of them waits for what others owe it."""
-
-    def read() -> sd_notify.WatchdogReading:
-        readings = [one.reading() for one in players]
-        return sd_notify.WatchdogReading(
-            ready=all(reading.ready for reading in readings),
-            moved=tuple(reading.moved for reading in readings),
-            turns=tuple(turn for reading in readings for turn in reading.turns),
-            idle=any(reading.idle for reading in readings),
-            text="; ".join(reading.text for reading in readings),
-            steps=sum(reading.steps or 0 for reading in readings),
-        )
-
-    return read

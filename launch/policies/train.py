@@ -23,10 +23,17 @@ from headrace.launch.config import allowed_code, keyring, run_file, starts
 from headrace.launch.config.run_file import ConfigError
 from headrace.launch.local import run_folder
 from headrace.launch.local import train as one_run
-from headrace.launch.local.child_plans import actor_seed, evaluates, web_port
+from headrace.launch.local.child_plans import (
+    ChildPlans,
+    actor_seed,
+    evaluates,
+    learner_again,
+    web_port,
+)
 from headrace.launch.local.children import Child, Children, GaveUpError, Plan
 from headrace.launch.policies.split import PolicyRun
 from headrace.launch.process import folder_lock, logs, runtime, shown_tracebacks
+from headrace.launch.results import learning_curve
 from headrace.launch.roles.options import PeerOptions
 
 log = logging.getLogger(__name__)
@@ -61,6 +68,16 @@ class _Policy:
     @property
     def out(self) -> Path:
         return self.start.out
+
+    @property
+    def together(self) -> bool:
+        """Tells whether it is trained by a process that trains others, too."""
+        return self.start.run.learner.together
+
+    def plans(self, started: float, *, record: bool) -> ChildPlans:
+        """Returns the plans of its learner."""
+        began = started - learning_curve.ended_at(self.out / "history.jsonl")
+        return ChildPlans(self.start, [self.endpoint], record=record, started=started, began=began)
 
 
 def train(policies: Sequence[PolicyRun], out: Path, options: Options) -> int:
@@ -126,9 +143,11 @@ class _Several:
         self.policies = learning
         self.done = [one for one in policies if one not in learning]  # they play, and learn no more
         self.options = options
+        self.started = runtime.started_at()
         self.asked = asked  # the user wants us to end
         self.children = Children()
         self.runs: list[Child] = []  # in the order of the policies
+        self.learner: list[Child] = []  # of those that are trained together; one or none
         self.samplers: list[Child] = []
         self.left: list[tuple[float, Child]] = []  # samplers that have ended, and when
 
@@ -153,8 +172,24 @@ class _Several:
             self.runs.append(self.children.fork(*self._run_of(one)))
         count = self.policies[0].start.run.actor.count
         plans = [self._sampler(index) for index in range(count)]
-        self.samplers = self.children.fork_together(plans, _import_sampler)
+        plans += [self._learner(self._together)] if self._together else []
+        started = self.children.fork_together(plans, _import_roles)
+        self.samplers, self.learner = started[:count], started[count:]
         return not self.asked
+
+    @property
+    def _together(self) -> list[ChildPlans]:
+        """Returns the plans of those that one process trains, and that are not done."""
+        left = [one for one in self.policies if one.together and one not in self.done]
+        return [one.plans(self.started, record=self.options.record) for one in left]
+
+    def _learner(self, plans: Sequence[ChildPlans]) -> Plan:
+        def role() -> int:
+            from headrace.launch.policies import together
+
+            return together.learn([(one.run, one.learner_options) for one in plans])
+
+        return Plan("learner", role, learner_again(plans))
 
     def _run_of(self, one: _Policy) -> Plan:
         options = one_run.Options(
@@ -163,6 +198,7 @@ class _Several:
             record=self.options.record,
             web=one.web,
             endpoint=one.endpoint,
+            elsewhere=one.together,
             beside=[other.endpoint for other in self.policies if other is not one],
             done=[other.out for other in self.done],
             allow=[name for other in self._all for name in allowed_code.names(other.start.run)],
@@ -174,6 +210,7 @@ class _Several:
         now."""
         options, words = self.options, ["train", str(one.out / "run.toml"), "--out", str(one.out)]
         words += ["--resume", "--quiet", "--endpoint", one.endpoint, *["--record"] * options.record]
+        words += ["--elsewhere"] * one.together
         for other in self.policies:
             if other is not one and other not in self.done:
                 words += ["--beside", other.endpoint]
@@ -248,6 +285,11 @@ class _Several:
         """Restarts a run's process that was killed; keeps in mind samplers that ended."""
         if child.status == runtime.YOUR_INPUT:
             raise GaveUpError(f"{child.name} cannot work with this run; its line above says why")
+        if child in self.learner:
+            if child.status not in (runtime.OK, runtime.LIMIT, runtime.DIVERGED):
+                child.again = learner_again(self._together)
+                self.children.restart(child)
+            return
         if child in self.runs:
             one = self.policies[self.runs.index(child)]
             if child.status is not None and child.status < 0:
@@ -270,7 +312,8 @@ class _Several:
                 self.children.restart(child)
 
     def _end(self) -> None:
-        """Ends the runs first, each writes its checkpoint and says goodbye; then samplers."""
+        """Ends learner and runs first, they write checkpoints and say goodbye; then samplers."""
+        self.children.stop(self.learner, timeout_s=_STOPPED_WITHIN_S)
         self.children.stop(self.runs, timeout_s=_STOPPED_WITHIN_S)
         self.children.wait(self.samplers, timeout_s=1.0)
         drain_s = self.policies[0].start.run.actor.drain_s
@@ -297,6 +340,7 @@ class _Several:
         )
 
 
-def _import_sampler() -> None:
-    """Imports what samplers share: above all torch, which takes most of a second."""
-    importlib.import_module("headrace.launch.policies.sampler")
+def _import_roles() -> None:
+    """Imports what samplers and learner share: above all torch, which takes most of a second."""
+    for module in ("headrace.launch.policies.sampler", "headrace.launch.policies.together"):
+        importlib.import_module(module)

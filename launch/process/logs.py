@@ -17,6 +17,7 @@ that is possible.
 """
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import os
@@ -92,6 +93,14 @@ def set_identity(
         _identity.inc = f"{inc:016x}"
     if name is not None:
         _identity.name = name
+
+
+def swap_identity(other: Identity) -> Identity:
+    """Sets all that is known of whoever logs from here on; returns what it was before."""
+    before = dataclasses.replace(_identity)
+    for one in dataclasses.fields(Identity):
+        setattr(_identity, one.name, getattr(other, one.name))
+    return before
 
 
 def refuse(error: UserError) -> None:

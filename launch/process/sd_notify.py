@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 # Often enough for a person who reads the status line.
@@ -61,6 +61,24 @@ class WatchdogReading(NamedTuple):
     idle: bool  # there is no work for it: it is enough that its loops turn
     text: str  # the status line
     steps: int | None = None  # so far; their rate is shown after the text
+
+
+def together(reads: Sequence[Callable[[], WatchdogReading]]) -> Callable[[], WatchdogReading]:
+    """Returns what reads all that a process does as one: it is enough that one of them waits for
+    what others owe it. They may become more and fewer."""
+
+    def read() -> WatchdogReading:
+        readings = [one() for one in list(reads)]
+        return WatchdogReading(
+            ready=bool(readings) and all(reading.ready for reading in readings),
+            moved=tuple(reading.moved for reading in readings),
+            turns=tuple(turn for reading in readings for turn in reading.turns),
+            idle=any(reading.idle for reading in readings),
+            text="; ".join(reading.text for reading in readings),
+            steps=sum(reading.steps or 0 for reading in readings),
+        )
+
+    return read
 
 
 class Watchdog:
@@ -125,8 +143,9 @@ class Watchdog:
             await asyncio.sleep(self._every_s)
 
     def start(self) -> None:
-        """Notifies in a thread, beside a main thread that works."""
-        self._thread.start()
+        """Notifies in a thread, beside a main thread that works; once is enough."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def stop(self) -> None:
         self._end.set()

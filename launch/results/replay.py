@@ -34,7 +34,7 @@ from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks
 from headrace.learner.spaces import Spaces
 from headrace.learner.train import train
-from headrace.learner.train_parts import Goal, TrainParts
+from headrace.learner.train_parts import Goal, TrainParts, to_end
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def _replay(run_dir: Path, folder: Path, final: Checkpoint) -> int:
         if spaces.digest() != opened.spaces:
             raise run_file.ConfigError(f"{run.env.id} has other spaces here than in the recording")
         pieces, feed = _pieces(run, spaces, ranks, path, folder, until=_steps(final), cuda=cuda)
-        train(pieces)
+        to_end(train(pieces))
         if ranks.rank:
             return runtime.OK
         done = pieces.progress.learner_steps

@@ -1,26 +1,24 @@
-"""Puts a learner rank together: `headrace learner`, or torchrun -m headrace.launch.learner."""
+"""Puts a learner rank together: its process, and what it trains."""
 
-import argparse
 import contextlib
 import functools
 import logging
 import os
-import signal
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 
 from headrace.actors.envs.make import probe
 from headrace.broker.errors import DivergedError
 from headrace.broker.weights.blobs import MAX_BYTES
-from headrace.launch.config import run_file, shared_run, starts, unused_keys
+from headrace.launch.config import run_file, shared_run
 from headrace.launch.process import descriptors, folder_lock, logs, runtime
+from headrace.launch.process.sd_notify import Watchdog, WatchdogReading, together
 from headrace.launch.roles import learner_device, learner_parts, learner_report, learner_resume
 from headrace.launch.roles.learner_parts import LearnerParts
-from headrace.launch.roles.options import LearnerOptions, learner_arguments, learner_options
+from headrace.launch.roles.options import LearnerOptions
 from headrace.launch.roles.role import Role
-from headrace.launch.shared_options import log_form, start_log
 from headrace.learner.algorithms import own_loss
 from headrace.learner.algorithms.curriculum import Curriculum
 from headrace.learner.batches.receiver import UnrollReceiver
@@ -32,28 +30,44 @@ from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks, RanksError
 from headrace.learner.step.show import show
 from headrace.learner.train import train
-from headrace.learner.train_parts import TrainParts
+from headrace.learner.train_parts import TrainParts, Turns, to_end
 from headrace.learner.weights import layout, layout_digest
 
 log = logging.getLogger(__name__)
 
 
-@logs.one_line_errors()
-def learn(run: run_file.Run, options: LearnerOptions) -> int:
-    """Trains until the goal, a limit, or SIGTERM. Returns the exit status."""
+@dataclass(slots=True)
+class LearnerProcess:
+    """Holds what all have in common that a process trains."""
+
+    ranks: Ranks
+    device: torch.device
+    stopping: Callable[[], bool]  # somebody asked us to end
+    watchdog: Watchdog
+    reads: list[Callable[[], WatchdogReading]]  # how each that is trained gets on
+    patience_s: float = 0.5  # the longest wait for a batch in one turn
+
+    def patience(self) -> float:
+        return self.patience_s
+
+    def watch(self, read: Callable[[], WatchdogReading]) -> None:
+        """Has the watchdog look at one more."""
+        self.reads.append(read)
+        self.watchdog.start()
+
+    def unwatch(self, read: Callable[[], WatchdogReading]) -> None:
+        """Has it leave one alone, if it looks at it."""
+        if read in self.reads:
+            self.reads.remove(read)
+
+
+@contextlib.contextmanager
+def opened(run: run_file.Run) -> Iterator[LearnerProcess]:
+    """Makes this process a learner rank, with what the run says of the machine."""
     if run.learner.gpu_share:  # before CUDA starts; of MPS, where that runs
         percent = max(1, round(100 * run.learner.gpu_share))
         os.environ.setdefault("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", str(percent))
     device = learner_device.found(run.learner.device)
-    log.info(
-        "learner is starting: run %s, %s on %s, device %s, broker %s, folder %s",
-        run.run.name,
-        run.algorithm.name,
-        run.env.id,
-        device,
-        options.broker,
-        options.out,
-    )
     run_file.check_ranks(run, int(os.environ.get("WORLD_SIZE", "1")))  # before they wait
     # While they wait for each other in torch a handler would not run: a signal kills at once.
     ranks = Ranks(timeout_s=run.learner.rank_timeout_s, cuda=device.type == "cuda")
@@ -62,25 +76,51 @@ def learn(run: run_file.Run, options: LearnerOptions) -> int:
     descriptors.for_peer("a learner")
     torch.set_num_threads(run.learner.threads or torch.get_num_threads())
     device = learner_device.of_rank(device, ranks)
+    reads: list[Callable[[], WatchdogReading]] = []
+    watchdog = Watchdog(together(reads))
+    with contextlib.closing(ranks), learner_device.share_taken(device, run.learner.gpu_share):
+        try:
+            yield LearnerProcess(ranks, device, asked.__bool__, watchdog, reads)
+        finally:
+            watchdog.stop()
+
+
+@logs.one_line_errors()
+def learn(run: run_file.Run, options: LearnerOptions) -> int:
+    """Trains until the goal, a limit, or SIGTERM. Returns the exit status."""
+    with opened(run) as process:
+        return to_end(learn_in_turns(process, run, options))
+
+
+def learn_in_turns(
+    process: LearnerProcess, run: run_file.Run, options: LearnerOptions
+) -> Turns[int]:
+    """Trains a run in turns; returns the exit status."""
+    log.info(
+        "learner is starting: run %s, %s on %s, device %s, broker %s, folder %s",
+        run.run.name,
+        run.algorithm.name,
+        run.env.id,
+        process.device.type,
+        options.broker,
+        options.out,
+    )
+    ranks = process.ranks
     name = learner_parts.name_of(ranks)
     with (
-        contextlib.closing(ranks),
-        learner_device.share_taken(device, run.learner.gpu_share),
         folder_lock.lock_folder(options.out, name),
         Role("learner", name=name, run=run.run.name) as role,
     ):
         heard = learner_parts.heard_evaluations(run, ranks)
-        parts = LearnerParts(run, options, ranks, device, probe(run.env), role, heard)
-        return _learn(parts, asked.__bool__)
+        parts = LearnerParts(run, options, ranks, process.device, probe(run.env), role, heard)
+        return (yield from _learn(parts, process))
 
 
-def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
+def _learn(parts: LearnerParts, process: LearnerProcess) -> Turns[int]:
     run, options, ranks, spaces = parts.run, parts.options, parts.ranks, parts.spaces
     started = options.started or runtime.started_at()
     identity = {"shared": shared_run.shared(run), "spaces": spaces.digest()}
     model, curriculum = _model(parts)
-    if ranks.rank == 0:
-        learner_report.log_network(run.model, spaces, model)
     resume = learner_resume.checkpoint_of(run, options, identity, model)
     began = learner_resume.clock_began_at(options, ranks, started)
     progress = Progress(run.env.metrics, episodes=run.log.episodes, population=run.env.population)
@@ -102,11 +142,14 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
     feed.start(version=progress.version, windows=resume.state["windows"] if resume else ())
     metrics.watch(feed)
     read = functools.partial(learner_report.watchdog_reading, feed, progress, metrics)
-    watch = parts.role.watch(read)
+    parts.role.watchdog = process.watchdog
     try:
         feed.wait_for_welcome(timeout_s=0.0)  # what is wrong with the address comes out here
-        watch.start()
-        if not learner_resume.wait_for_broker(feed, ranks, progress, stopping):
+        process.watch(read)
+        waiting = learner_resume.wait_for_broker(
+            feed, ranks, progress, process.stopping, process.patience
+        )
+        if not (yield from waiting):
             feed.leave(final=options.final, text="stopped before a broker answered")
             return runtime.OK
         algorithm, config = parts.settled()
@@ -130,7 +173,8 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
             previous=run.model.previous,
             identity=identity,
             resume=resume,
-            stopping=stopping,
+            stopping=process.stopping,
+            patience=process.patience,
             plain=lambda: build(run.model, spaces, seed=0),
             seed=run.run.seed,
             started=started,
@@ -139,7 +183,7 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
         del resume  # whoever holds it keeps the checkpoint's files open
         reason = diagnosis = ""
         try:
-            reason = _trained(pieces, run, feed)
+            reason = yield from _trained(pieces, run, feed)
         except DivergedError as error:
             show(pieces, {})
             reason, diagnosis = "diverged", str(error)
@@ -150,7 +194,7 @@ def _learn(parts: LearnerParts, stopping: Callable[[], bool]) -> int:
     finally:
         # A thread that outlives the interpreter takes it down. Nothing happens if it has left.
         feed.leave(final=False, text="the learner failed")
-        watch.stop()
+        process.unwatch(read)
 
 
 def _model(parts: LearnerParts) -> tuple[Model, Curriculum]:
@@ -168,6 +212,8 @@ def _model(parts: LearnerParts) -> tuple[Model, Curriculum]:
         curriculum = Curriculum(run.env.curriculum, run.env.settings, model)
     except ValueError as error:
         raise run_file.ConfigError(str(error)) from error
+    if parts.ranks.rank == 0:
+        learner_report.log_network(run.model, parts.spaces, model)
     nbytes = sum(entry.nbytes for entry in layout(model))
     if nbytes > MAX_BYTES:
         raise run_file.ConfigError(
@@ -177,12 +223,12 @@ def _model(parts: LearnerParts) -> tuple[Model, Curriculum]:
     return model, curriculum
 
 
-def _trained(pieces: TrainParts, run: run_file.Run, feed: UnrollReceiver) -> str:
+def _trained(pieces: TrainParts, run: run_file.Run, feed: UnrollReceiver) -> Turns[str]:
     """Trains; returns why it ended. An error in the user's own code is a ConfigError, and so is a
     batch that a GPU has no memory for."""
     try:
         with pieces.ranks.exchanging():
-            return train(pieces)
+            return (yield from train(pieces))
     except RanksError:
         feed.check(within_s=1.0)  # all ranks were refused, and another one ended first
         raise
@@ -232,29 +278,3 @@ def _leave(
             world=pieces.ranks.world,
             phase_seconds=pieces.metrics.phase_seconds(),
         )
-
-
-@logs.one_line_errors()
-def main(given: argparse.Namespace | None = None) -> int:
-    """Runs as a role of `headrace`, or under torchrun."""
-    if given is None:
-        parser = argparse.ArgumentParser(prog="headrace.launch.learner")
-        learner_arguments(parser)
-        log_form(parser)
-        parser.set_defaults(log_level="info")
-        given = parser.parse_args()
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        # Else they would keep the folder from the next torchrun's ranks. Not by SIGTERM: one that
-        # hangs, or waits in a collective for one that does, would not hear of it.
-        runtime.die_with_parent(by=signal.SIGKILL)
-    start_log("learner", given)
-    run = run_file.load(given.run, given.set)
-    options = learner_options(given, run)
-    if not given.final:  # else it is part of `headrace train`, which has seen to the run
-        start = starts.begin(given.run, given.set, options.out, resume=given.resume)
-        run, options = start.run, replace(options, start=start)
-    logs.set_identity(run=run.run.name)
-    # Of several ranks one says it.
-    if not given.final and os.environ.get("RANK", "0") == "0":
-        unused_keys.warn(run)
-    return learn(run, options)

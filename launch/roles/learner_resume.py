@@ -22,8 +22,8 @@ from headrace.learner.learner_config import LearnerConfig
 from headrace.learner.models.model import Model
 from headrace.learner.models.population.population import Population
 from headrace.learner.progress import Progress
-from headrace.learner.ranks import Ranks
-from headrace.learner.train_parts import Goal
+from headrace.learner.ranks import Facts, Ranks, RanksError
+from headrace.learner.train_parts import Goal, Turns
 
 log = logging.getLogger(__name__)
 
@@ -178,16 +178,29 @@ def clock_began_at(options: LearnerOptions, ranks: Ranks, started: float) -> flo
 
 
 def wait_for_broker(
-    feed: UnrollReceiver, ranks: Ranks, progress: Progress, stopping: Callable[[], bool]
-) -> bool:
+    feed: UnrollReceiver,
+    ranks: Ranks,
+    progress: Progress,
+    stopping: Callable[[], bool],
+    patience: Callable[[], float],
+) -> Turns[bool]:
     """Waits until every rank is welcome; all continue at the version that rank 0 was told. Returns
-    False when asked to stop before."""
+    False when asked to stop before. `patience`: most seconds of a turn that wait."""
     version: int | None = None
-    while version is None:
-        version = feed.wait_for_welcome(timeout_s=0.2)
-        if stopping():
+    while True:
+        if version is None:
+            version = feed.wait_for_welcome(timeout_s=patience())
+        try:
+            facts = ranks.exchange(Facts(version is not None, stop=stopping()))
+        except RanksError:
+            feed.check(within_s=1.0)  # all ranks were refused, and another one ended first
+            raise
+        if facts.stop:
             return False
-    told = ranks.same([version])[0]
+        if facts.ready:
+            break
+        yield False
+    told = ranks.same([version or 0])[0]
     if told > 0 and not progress.version and ranks.rank == 0:
         log.warning(
             "begins with new weights at version %d: what this run has learned until now is"

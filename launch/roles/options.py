@@ -6,11 +6,13 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from headrace.broker.transport import several
 from headrace.launch import shared_options
 from headrace.launch.config import run_file, starts
+
+T = TypeVar("T")
 
 
 class Address(NamedTuple):
@@ -62,22 +64,27 @@ class LearnerOptions:
 
 def learner_arguments(parser: argparse.ArgumentParser) -> None:
     run = parser.add_mutually_exclusive_group(required=True)
-    run.add_argument("--run", help="a TOML file, or the name of a shipped run")
+    run.add_argument("--run", action="append", help="a TOML file, or the name of a shipped run")
     # torchrun on Python 3.11 takes --run for one of its own, whatever stands before it.
     run.add_argument(
         "run",
-        nargs="?",
+        nargs="*",
         metavar="RUN",
         default=argparse.SUPPRESS,
-        help="the same; needed under torchrun, which does not let --run through",
+        help="the same; needed under torchrun, which does not let --run through; several runs are"
+        " trained in turns, each with a --broker, --out and --ledger of its own",
     )
     parser.add_argument(
         "--broker",
+        action="append",
         help="its address, of several all with commas between; default: the run's broker.bind",
     )
     shared_options.sets(parser)
     parser.add_argument(
-        "--out", type=shared_options.path, help="the run's folder; default: headrace-runs/NAME"
+        "--out",
+        type=shared_options.path,
+        action="append",
+        help="the run's folder; default: headrace-runs/NAME",
     )
     parser.add_argument(
         "--resume", action="store_true", help="continue from its checkpoints, by its own settings"
@@ -93,7 +100,10 @@ def learner_arguments(parser: argparse.ArgumentParser) -> None:
         help="begin with new weights though the broker's run is trained already: that is forgotten",
     )
     parser.add_argument(
-        "--ledger", type=shared_options.path, help="what was trained; default: OUT/ledger"
+        "--ledger",
+        type=shared_options.path,
+        action="append",
+        help="what was trained; default: OUT/ledger",
     )
     parser.add_argument(
         "--record", action="store_true", help="write every unroll down, for `headrace replay`"
@@ -101,23 +111,33 @@ def learner_arguments(parser: argparse.ArgumentParser) -> None:
     shared_options.key(parser, "learner.key in security.keys, when security.curve is set")
     shared_options.metrics(parser, "/metrics; rank r of a machine listens at port + r")
     parser.add_argument("--started", type=float, default=0.0, help=argparse.SUPPRESS)
-    parser.add_argument("--began", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--began", type=float, action="append", help=argparse.SUPPRESS)
     parser.add_argument("--final", action="store_true", help=argparse.SUPPRESS)
 
 
-def learner_options(given: argparse.Namespace, run: run_file.Run) -> LearnerOptions:
-    out = given.out or Path("headrace-runs") / run.run.name
+def learner_options(
+    given: argparse.Namespace, run: run_file.Run, number: int = 0
+) -> LearnerOptions:
+    """Returns what was given for the run of this number, from 0."""
+
+    def own(values: Sequence[T] | None) -> T | None:
+        return values[number] if values else None
+
+    out = own(given.out) or Path("headrace-runs") / run.run.name
+    port = given.metrics_port
+    if port:  # behind those of all ranks of the run before
+        port += number * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return LearnerOptions(
-        broker=given.broker or several.of_run(run.broker.bind, run.broker.shards),
+        broker=own(given.broker) or several.of_run(run.broker.bind, run.broker.shards),
         out=out,
         resume=given.resume,
         take_over=given.take_over,
         fresh=given.fresh,
-        ledger=given.ledger or out / "ledger",
+        ledger=own(given.ledger) or out / "ledger",
         record=given.record,
         key=given.key,
-        metrics=Address(given.metrics_host, given.metrics_port),
+        metrics=Address(given.metrics_host, port),
         started=given.started,
-        began=given.began,
+        began=own(given.began),
         final=given.final,
     )

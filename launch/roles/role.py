@@ -27,16 +27,16 @@ class Role(contextlib.ExitStack):
         self.registry = http.registry(kind)  # its metrics
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.callback(self.context.destroy, linger=500)
-        self._watchdog: Watchdog | None = None
+        self.watchdog: Watchdog | None = None  # which also answers for it at /livez
 
     def watch(self, read: Callable[[], WatchdogReading]) -> Watchdog:
-        """Returns its watchdog, which also answers for it at /livez."""
-        self._watchdog = Watchdog(read)
-        return self._watchdog
+        """Returns its watchdog."""
+        self.watchdog = Watchdog(read)
+        return self.watchdog
 
     def stuck(self) -> str:
         """Returns for how long it has not got on; "" = it does, or has not begun."""
-        return self._watchdog.stuck() if self._watchdog is not None else ""
+        return self.watchdog.stuck() if self.watchdog is not None else ""
 
     def open_journal(self, folder: Path | None, *, trace_every: int = 0) -> Journal:
         """Opens its journal in the folder that the user named; None = it writes nothing."""

@@ -12,6 +12,7 @@ _PHASES: Final = {
     "optimise": "the optimiser's step",
     "publish": "copying the new weights out",
     "checkpoint": "writing checkpoints",
+    "others": "training other networks in the same process",
 }
 
 # In every line.

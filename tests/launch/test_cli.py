@@ -79,10 +79,11 @@ def test_every_command_has_examples_that_it_takes(
     for line in own:
         given = cli.parser().parse_args(shlex.split(line)[1:])
         assert given.command == command
-        run = getattr(given, "run", None)
-        assert run in (None, "mine.toml", *run_file.shipped())
-        for sets in sweep.grid(getattr(given, "set", ()), [1]):
-            run_file.load(run if run in run_file.shipped() else "cartpole", sets)
+        runs = getattr(given, "run", None)
+        for run in runs if isinstance(runs, list) else [runs]:
+            assert run in (None, "mine.toml", *run_file.shipped())
+            for sets in sweep.grid(getattr(given, "set", ()), [1]):
+                run_file.load(run if run in run_file.shipped() else "cartpole", sets)
 
 
 def test_alone_it_shows_the_help(

@@ -39,7 +39,7 @@ from headrace.learner.ranks import Ranks
 from headrace.learner.sharding.parts import whole
 from headrace.learner.spaces import DEAD, TERMINATED, TRUNCATED, Leaf, Spaces, discrete
 from headrace.learner.step.choice import device_decides
-from headrace.learner.train_parts import Goal, TrainParts
+from headrace.learner.train_parts import Goal, TrainParts, to_end
 from headrace.learner.weights import Body
 from tests.learner.forked_ranks import ends, live, start
 
@@ -253,7 +253,7 @@ def run_rank(folder: Path, algorithm: str, numbers: Sequence[int]) -> None:
         started=-2e6 if ranks.rank == 0 else time.monotonic(),
     )
     with ranks.exchanging():
-        reason = train_loop.train(parts)
+        reason = to_end(train_loop.train(parts))
     facts = {
         "steps": feed.steps,
         "trained": progress.trained_steps,

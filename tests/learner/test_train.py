@@ -29,7 +29,7 @@ from headrace.learner.ranks import Ranks
 from headrace.learner.spaces import DEAD, TERMINATED, Action, Leaf, Part, Spaces, discrete
 from headrace.learner.step.show import show
 from headrace.learner.train import train
-from headrace.learner.train_parts import Goal, TrainParts
+from headrace.learner.train_parts import Goal, TrainParts, to_end
 from headrace.learner.weights import Body
 from tests.learner.unrolls import message
 
@@ -150,7 +150,7 @@ def learn(
     )
     # A last look for a batch comes after the request to stop has been seen: one more than asked.
     feed.left.append(count)
-    assert train(pieces) == "stopped"
+    assert to_end(train(pieces)) == "stopped"
     return pieces, feed
 
 

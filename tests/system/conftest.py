@@ -157,6 +157,12 @@ class Process:
         self.ends()
 
 
+def env_of_ranks(start: str = "01") -> list[dict[str, str]]:
+    """Returns what torchrun would tell two ranks, or one of them."""
+    there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports.free())}
+    return [{**there, "WORLD_SIZE": "2", "RANK": at, "LOCAL_RANK": at} for at in start]
+
+
 class Place:
     """One test's folder, addresses and processes."""
 
@@ -260,11 +266,9 @@ class Place:
             env=env,
         )
 
-    def two_ranks(self, *arguments: str, start: str = "01") -> list[Process]:
+    def two_ranks(self, *arguments: str, broker: str = "", start: str = "01") -> list[Process]:
         """Of a learner, as torchrun would start them, but forked like everybody; or one of them."""
-        there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports.free())}
-        group = [{**there, "WORLD_SIZE": "2", "RANK": at, "LOCAL_RANK": at} for at in start]
-        return [self.learner(*arguments, env=env) for env in group]
+        return [self.learner(*arguments, broker=broker, env=env) for env in env_of_ranks(start)]
 
     def actor(
         self, *arguments: str, broker: str = "", env: Mapping[str, str] | None = None

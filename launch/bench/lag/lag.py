@@ -21,7 +21,7 @@ from headrace.launch.one_process import without_broker
 from headrace.launch.one_process.lagged_source import LaggedSource, Score
 from headrace.learner.checkpoints.config import CheckpointConfig
 from headrace.learner.train import train
-from headrace.learner.train_parts import Goal
+from headrace.learner.train_parts import Goal, to_end
 
 _LAGS = (0, 2, 4, 8, 16, 32)
 _SEEDS = 20
@@ -61,7 +61,7 @@ def scores_of(run: run_file.Run, *, lag: int, seed: int) -> list[Score]:
         parts.goal, parts.saving = Goal(None, None, None), CheckpointConfig(every_s=1e9)
         parts.config = msgspec.structs.replace(run.learner, progress_s=0.0)
         parts.stopping = lambda: source.acted >= wanted
-        source.serve(lambda: train(parts))
+        source.serve(lambda: to_end(train(parts)))
     return source.scores
 
 

@@ -36,6 +36,7 @@ from headrace.learner.ranks import Facts
 from headrace.learner.spaces import Action, Leaf, Part, Spaces, discrete
 from headrace.learner.step.host_steps import HostSteps
 from headrace.learner.train import train
+from headrace.learner.train_parts import to_end
 from headrace.learner.weights import FlatWeights
 
 _TORQUES = Action((Part((), "<f4", (6,), low=(-1.0,) * 6, high=(1.0,) * 6),))
@@ -146,7 +147,7 @@ def measure(
         source.waited = lambda: parts.metrics.phase_seconds()["backward"]
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            train(parts)
+            to_end(train(parts))
     waits = sum("synchroni" in str(one.message) for one in told)
     if device.type == "cuda":
         torch.cuda.empty_cache()

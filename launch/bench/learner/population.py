@@ -34,6 +34,7 @@ from headrace.learner.models.build import build
 from headrace.learner.spaces import POLICY, Leaf, Spaces, discrete
 from headrace.learner.step.one_step import OneStep
 from headrace.learner.train import train
+from headrace.learner.train_parts import to_end
 from headrace.learner.weights import Body, Buffer
 
 _POLICIES = 1000
@@ -109,7 +110,7 @@ def _trained(network: Network, columns: int) -> _Trained:
         parts = parts_of(network, source, _CPU, graph=False, folder=Path(folder))
         parts.config = msgspec.structs.replace(parts.config, compile=False)
         parts.stopping = ended
-        train(parts)
+        to_end(train(parts))
         held = 3 * sum(one.nbytes for one in parts.model.parameters())  # Adam has two of each
     rate = source.steps * LENGTH * columns / source.seconds
     return _Trained(rate, held, most - before, source.sent / max(1, source.versions))

@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import numpy as np
@@ -25,6 +25,7 @@ from headrace.broker.server.connections.roster import Peer
 from headrace.broker.server.server import Server
 from headrace.launch.config import allowed_code, run_file, shared_run, starts
 from headrace.launch.local import train as local
+from headrace.launch.policies import train as policies
 from headrace.launch.process import logs, runtime, sd_notify
 from headrace.launch.results import loaded_run
 from headrace.launch.roles import broker, learner, learner_parts, learner_resume, options
@@ -35,7 +36,10 @@ from headrace.launch.roles.options import PeerOptions
 from headrace.launch.search import search
 from headrace.learner.models.build import build
 from headrace.learner.ranks import Ranks
+from headrace.learner.train_parts import Turns
 from headrace.learner.weights import FlatWeights
+
+T = TypeVar("T")
 
 
 class Stop(Exception):  # noqa: N818 - ends what was looked at
@@ -208,11 +212,11 @@ def learning(run: run_file.Run, folder: Path) -> Any:
         found["largest"] = {batch.largest for batch in batches}
         return mock.Mock()
 
-    def train(pieces: Any) -> str:
+    def train(pieces: Any) -> Turns[str]:
         found["goal"], found["device"] = pieces.goal, str(pieces.device)
         found["ends"] = pieces.progress.ends.maxlen
         found["drawn"] = getattr(pieces.model, "lr_factor", torch.ones(1)).tolist()
-        return "stopped"
+        return at_once("stopped")
 
     def refused(_: Any, error: BaseException) -> int:
         found["refused"] = str(error)
@@ -223,7 +227,9 @@ def learning(run: run_file.Run, folder: Path) -> Any:
     with contextlib.ExitStack() as patches:
         for name, stand_in in stand_ins.items():
             patches.enter_context(mock.patch.object(learner, name, stand_in))
-        patches.enter_context(mock.patch.object(learner_resume, "wait_for_broker", lambda *_: True))
+        patches.enter_context(
+            mock.patch.object(learner_resume, "wait_for_broker", lambda *_: at_once(True))
+        )
         patches.enter_context(mock.patch.object(learner_parts, "UnrollReceiver", feed))
         patches.enter_context(
             mock.patch.object(learner_parts.LearnerParts, "serve_metrics", lambda _: 0)
@@ -237,6 +243,18 @@ def learning(run: run_file.Run, folder: Path) -> Any:
         learner.learn(run, options.LearnerOptions("ipc:///x", folder, resume=False))
         found["processors"] = os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
     return {**found, "threads": threads.call_args}
+
+
+def at_once(found: T) -> Turns[T]:
+    """Is done in its first turn."""
+    yield from ()
+    return found
+
+
+def together(run: run_file.Run, folder: Path) -> Any:
+    """Whether a process trains it that trains others, too."""
+    start = starts.Start(run, folder, folder / "run.toml", ())
+    return policies._Policy("one", start, "ipc:///x", None).together
 
 
 def evaluation(run: run_file.Run, _: Path) -> Any:

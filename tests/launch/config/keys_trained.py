@@ -38,7 +38,7 @@ from headrace.learner.spaces import (
 )
 from headrace.learner.step.choice import device_decides, may_compile
 from headrace.learner.train import train
-from headrace.learner.train_parts import Goal, TrainParts
+from headrace.learner.train_parts import Goal, TrainParts, to_end
 from tests.learner import unrolls
 
 # Numbers, categories and an image; a choice and two numbers.
@@ -224,5 +224,5 @@ def _train(run: run_file.Run, spaces: Spaces, folder: Path) -> TrainParts:
         curriculum=Curriculum(run.env.curriculum, run.env.settings, model),
     )
     folder.mkdir(exist_ok=True)
-    assert train(pieces) == "stopped"
+    assert to_end(train(pieces)) == "stopped"
     return pieces

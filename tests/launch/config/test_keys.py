@@ -144,6 +144,7 @@ CASES = {
     "learner.compile": Case(trained.compiles, "true", ("learner.compile=false",)),
     "learner.gpu_share": Case(built.learning, "0.5"),
     "learner.shard": Case(trained.shards, "true"),
+    "learner.together": Case(built.together, "true"),
     "learner.threads": Case(built.learning, "2"),
     "learner.prefetch": Case(built.learning, "3"),
     "learner.rank_timeout_s": Case(built.learning, "50.0"),

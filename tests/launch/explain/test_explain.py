@@ -55,7 +55,10 @@ def test_no_figures_are_too_odd(name: str, data: st.DataObject) -> None:
     )
     shares = st.dictionaries(
         st.sampled_from(
-            ["wait", "forward", "checkpoint", "publish", "wait_credit", "wait_env", "network"]
+            [
+                *("wait", "forward", "checkpoint", "publish", "others"),
+                *("wait_credit", "wait_env", "network"),
+            ]
         ),
         st.floats(0, 2),
     )
@@ -116,6 +119,12 @@ def test_nothing_is_said_against_the_default_of_an_algorithm() -> None:
     assert not named("bare", *bare, "actor.count=2", "actor.groups=1", **acts)
     one = ("actor.count=2", "actor.groups=1", "unroll.envs=1")
     assert named("bare", *bare, *one, **acts) == ["acting"]
+
+
+def test_a_learner_that_is_busy_with_others_wants_a_process_of_its_own() -> None:
+    busy: Any = {"learner": {"others": 0.6, "forward": 0.4}, "samplers": {"wait_credit": 0.9}}
+    (found,) = throughput.find(of("cartpole", cores=4, cores_busy=2.0, **busy))
+    assert found.sets == ("learner.together=false",) and "60 % with other networks" in found.what
 
 
 def test_a_large_step_is_judged_by_how_often_a_batch_is_used() -> None:

@@ -125,6 +125,7 @@ def test_a_summary_that_cannot_be_written_changes_no_status(
 
     one = local(FakeChildren())
     one.asked = cast(Any, asked)
+    assert one.learner is not None
     one.children = cast(Any, SimpleNamespace(all=[one.learner]))
     one.learner.status = status
     monkeypatch.setattr(summary, "write", full)
@@ -155,6 +156,7 @@ def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path, caplog: Any
 
 def test_nobody_else_is_missed_so_little() -> None:
     one = local(FakeChildren())
+    assert one.learner is not None
     for child in (one.learner, *one.brokers, *one.actors):
         child.status = runtime.YOUR_INPUT
         with pytest.raises(GaveUpError):

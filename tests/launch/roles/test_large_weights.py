@@ -14,7 +14,7 @@ from headrace.learner.spaces import Leaf, Spaces, discrete
 def parts(hidden: list[int]) -> Any:
     return SimpleNamespace(
         run=run_file.build({}, [f"model.hidden={hidden}"], source="bare"),
-        ranks=SimpleNamespace(world=1),
+        ranks=SimpleNamespace(rank=0, world=1),
         spaces=Spaces((Leaf("obs", "float32", (4,)),), discrete(2)),
         made_on="cpu",
     )

@@ -9,6 +9,7 @@ import torch
 from headrace.launch.config import run_file
 from headrace.launch.roles import learner
 from headrace.learner.ranks import Ranks
+from headrace.learner.train_parts import to_end
 
 TOLD = (
     "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.11 GiB of"
@@ -41,7 +42,7 @@ def test_what_is_missing_is_said(
     nothing: Any = None
     pieces: Any = SimpleNamespace(ranks=Ranks(timeout_s=5.0, cuda=False))
     with pytest.raises(run_file.ConfigError) as caught:
-        learner._trained(pieces, run_file.load("breakout", sets), nothing)
+        to_end(learner._trained(pieces, run_file.load("breakout", sets), nothing))
     limit = " in its share of it (learner.gpu_share = 0.25)" if share else ""
     assert str(caught.value) == (
         f"the GPU has too little memory{limit} for this network and a batch of 2560 steps{missing}"

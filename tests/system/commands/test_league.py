@@ -184,9 +184,9 @@ def test_a_newcomer_meets_what_a_policy_was_that_meets_only_the_newest(place: Pl
         text = text.replace('Nim"', f'Nim"\nagents = ["{name}"]').replace('"nim"', f'"{name}"')
         place.run = place.toml(f"{name}.toml", text.replace("share = 0.7", f"share = {share}"))
         place.out, address = place.folder / name, f"{place.ipc}-{name}"
-        ledger = ("--ledger", str(place.out / "ledger"))
-        started.append(place.broker(*ledger, bind=address))
-        started.append(place.learner(*ledger, broker=address))
+        place.ledger = place.out / "ledger"
+        started.append(place.broker("--ledger", str(place.ledger), bind=address))
+        started.append(place.learner(broker=address))
         brokers += ["--broker", address]
     own = (*brokers, "--allow", "headrace.actors")
     started.append(place.headrace("actor", *own, "--name", "early"))

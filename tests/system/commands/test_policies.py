@@ -1,5 +1,6 @@
 """A run of several policies, from training to its books; what goes wrong on the way."""
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -10,7 +11,7 @@ from headrace.broker.journal import audit
 from headrace.launch.results import learning_curve
 from tests.system.commands.test_metrics import port_of, scrape
 from tests.system.commands.test_train import check_books
-from tests.system.conftest import Place, Process, until
+from tests.system.conftest import Place, Process, env_of_ranks, until
 from tests.system.roles import test_node
 from tests.trainings import trained
 
@@ -63,6 +64,9 @@ LEARNS_S = 900.0  # several learners on a busy machine; only what hangs takes so
 def train(place: Place, *arguments: str) -> Process:
     """Starts a run of several policies."""
     return place.headrace("train", place.run, "--out", str(place.out), *arguments)
+
+
+TOGETHER = ("--set", "learner.together=true")
 
 
 def exact(folder: Path) -> audit.Account:
@@ -268,6 +272,27 @@ def test_what_is_done_plays_on_when_the_others_are_continued(place: Place) -> No
     assert again.ends() == 0 and "listener: run is complete" in again.text()
 
 
+def test_one_process_trains_both_and_ends_with_each(place: Place) -> None:
+    place.run = place.toml("signals.toml", SIGNALS)
+    sets = ("--set", "policies.speaker.stop.steps=1000")
+    process = train(place, "--quiet", *TOGETHER, *sets)
+    until(lambda: (place.out / "speaker" / "summary.json").exists(), "the speaker's run is over")
+    assert process.ends(timeout_s=LEARNS_S) == 0, process.text()
+    for name, least in (("speaker", 1000), ("listener", 3000)):
+        assert exact(place.out / name).env_steps >= least
+        summary = json.loads((place.out / name / "summary.json").read_text())
+        assert summary["stop_reason"] == "steps" and summary["phase_seconds"]["others"] > 0
+        assert learning_curve.read(place.out / name / "evaluations.jsonl")
+        assert list((place.out / name / "best").glob("0*"))
+    more = ("--set", "policies.listener.stop.steps=4000")
+    again = train(place, "--quiet", "--resume", *TOGETHER, *sets, *more)
+    assert again.ends(timeout_s=LEARNS_S) == 0, again.text()
+    assert "speaker: run is complete" in again.text()
+    assert exact(place.out / "listener").env_steps >= 4000
+    named = place.headrace("learner", "a.toml", "b.toml", "--broker", place.ipc)
+    assert named.ends() == 2 and "1 --broker for 2 runs" in named.text()
+
+
 def test_a_sampler_that_is_killed_comes_back_with_what_is_done(place: Place) -> None:
     text = SIGNALS.replace("steps = 3000", "steps = 12000")
     place.run = place.toml("signals.toml", text)
@@ -279,10 +304,10 @@ def test_a_sampler_that_is_killed_comes_back_with_what_is_done(place: Place) -> 
     assert exact(place.out / "listener").env_steps >= 12000
 
 
-@pytest.mark.parametrize("role", ["actor", "learner", "broker", "evaluator", "run"])
+@pytest.mark.parametrize("role", ["actor", "learner", "broker", "evaluator", "run", "of both"])
 def test_it_goes_on_when_a_process_is_killed(place: Place, role: str) -> None:
     place.run = place.toml("signals.toml", SIGNALS.replace("steps = 3000", "steps = 8000"))
-    process = train(place, "--quiet")
+    process = train(place, "--quiet", *TOGETHER * (role == "of both"))
     folders = [place.out / name for name in POLICIES]
     until(lambda: all(trained(folder / "ledger") >= 20 for folder in folders), "both are trained")
     os.kill(process_of(process, role), signal.SIGKILL)
@@ -298,9 +323,11 @@ ALLOW = ("--allow", "headrace.actors.envs.toys")
 
 
 class Apart:
-    """Has a broker and learners for each policy, each started by hand."""
+    """Has a broker for each policy, each started by hand, and learners for each or for both."""
 
-    def __init__(self, place: Place, *, ranks: int, run: str = ALONE) -> None:
+    def __init__(
+        self, place: Place, *, ranks: int, run: str = ALONE, together: bool = False
+    ) -> None:
         self.brokers: list[Process] = []
         self.learners: list[Process] = []
         self.folders = [place.folder / name for name in POLICIES]
@@ -309,10 +336,20 @@ class Apart:
             text = run.replace('Signals"', f'Signals"\nagents = ["{agents}"]')
             name, place.out = POLICIES[at], self.folders[at]
             place.run = place.toml(f"{name}.toml", text.replace('"signals"', f'"{name}"'))
-            ledger = ("--ledger", str(place.out / "ledger"))
-            self.brokers.append(place.broker(*ledger, bind=self.addresses[at]))
-            broker = (*ledger, "--broker", self.addresses[at])
-            self.learners += [place.learner(*broker)] if ranks == 1 else place.two_ranks(*broker)
+            place.ledger, broker = place.out / "ledger", self.addresses[at]
+            self.brokers.append(place.broker("--ledger", str(place.ledger), bind=broker))
+            if not together:
+                alone = ranks == 1
+                learners = (
+                    [place.learner(broker=broker)] if alone else place.two_ranks(broker=broker)
+                )
+                self.learners += learners
+        if together:
+            runs = [str(folder.with_suffix(".toml")) for folder in self.folders]
+            folders = [word for folder in self.folders for word in ("--out", str(folder))]
+            for env in env_of_ranks() if ranks == 2 else [{}]:
+                words = ("learner", *runs, *self.options, *folders)
+                self.learners.append(place.headrace(*words, env=env))
 
     @property
     def options(self) -> list[str]:
@@ -331,9 +368,11 @@ class Apart:
             assert exact(folder).outcomes["trained"] * 16 * 4 >= 2000 / 2
 
 
-def test_two_ranks_train_each_of_two_policies(place: Place) -> None:
-    """Each policy's ranks are a group of their own, so none waits for the order of another's."""
-    apart = Apart(place, ranks=2)
+@pytest.mark.parametrize("together", [False, True])
+def test_two_ranks_train_each_of_two_policies(place: Place, together: bool) -> None:
+    """Each policy's ranks are a group of their own, so none waits for the order of another's; or
+    there is one group, whose ranks train both, in the same order."""
+    apart = Apart(place, ranks=2, together=together)
     apart.ends(place.headrace("actor", *apart.options, *ALLOW, "--seed", "3"))
 
 
@@ -379,6 +418,8 @@ def process_of(process: Process, role: str) -> int:
     """Returns a process of this role below the one that the user started: the sampler comes last
     there, and in the process of a policy's run the broker first."""
     below = children(process.pid)
+    if role == "of both":  # the learner, which is started after the samplers
+        return below[-1]
     if role in ("actor", "run"):
         return below[-1 if role == "actor" else 0]
     return children(below[0])[("broker", "learner", "evaluator").index(role)]

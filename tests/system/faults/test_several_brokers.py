@@ -171,7 +171,7 @@ def test_two_ranks_and_two_brokers_go_on_without_one(place: Place) -> None:
     shards = ("--set", "broker.shards=2", "--set", "pacing.batch_unrolls=4")
     names = [place.ipc, f"{place.ipc}.1"]
     brokers = [place.broker(*shards, bind=names[0]), place.broker(*shards, bind=names[1])]
-    ranks = place.two_ranks(*shards, *ENDLESS, "--broker", ",".join(names))
+    ranks = place.two_ranks(*shards, *ENDLESS, broker=",".join(names))
     for name in names:
         place.actor(broker=name)
     place.trains(60)
