@@ -1,9 +1,10 @@
 """The run's [unroll], [model] and [algorithm] sections; needs no torch."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import Meta, Struct, field
 
+N = TypeVar("N", int, float)
 # A number, or pairs of (trained steps, number): in between it moves in a straight line, before the
 # first and after the last it stands still.
 Point = tuple[Annotated[int, Meta(ge=0)], Annotated[float, Meta(ge=0)]]
@@ -182,7 +183,13 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     value_clip: Annotated[
         float, Meta(ge=0, description="ppo: values move no further than this in one batch; 0 = off")
     ] = 0.0
-    entropy_coef: Annotated[Schedule, Meta(description="weight of the entropy bonus")] = 0.01
+    entropy_coef: Annotated[
+        Schedule,
+        Meta(
+            description="weight of the entropy bonus; auto: 0.01 where actions are numbers, else"
+            " 0.003"
+        ),
+    ] = 0.01
     normalise_advantages: Annotated[
         bool | Literal["running"],
         Meta(
@@ -209,13 +216,22 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(ge=0, description="ppo: a batch is left when KL(old, new) is above this; 0 = never"),
     ] = 0.0
     buffer_batches: Annotated[
-        int, Meta(ge=1, le=4096, description="appo: newest batches kept for further use, N")
+        Annotated[int, Meta(ge=1, le=4096)] | Literal["auto"],
+        Meta(description="appo: newest batches kept for further use, N; auto: as many as uses"),
     ] = 1
     uses: Annotated[
-        int, Meta(ge=1, le=1000, description="appo: optimiser steps for each new batch, K")
+        Annotated[int, Meta(ge=1, le=1000)] | Literal["auto"],
+        Meta(
+            description="appo: optimiser steps for each new batch, K; auto: 16 where actions are"
+            " numbers, else 8"
+        ),
     ] = 1
     target_interval: Annotated[
-        int, Meta(ge=1, description="appo: optimiser steps between moves of the target network")
+        Annotated[int, Meta(ge=1)] | Literal["auto"],
+        Meta(
+            description="appo: optimiser steps between moves of the target network; auto: twice"
+            " uses"
+        ),
     ] = 2
     target_rate: Annotated[
         float, Meta(gt=0, le=1, description="appo: how far it moves towards the policy; 1 = a copy")
@@ -228,13 +244,12 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(ge=0, description="appo: kl_coef adapts itself to hold KL near this; 0 = it is fixed"),
     ] = 0.0
     drift_limit: Annotated[
-        float,
+        Annotated[float, Meta(ge=0, le=1)] | Literal["auto"],
         Meta(
-            ge=0,
-            le=1,
             description="impala, appo: a step trains the policy no further once the probability of"
             " its action has moved this far, since it was played, to where its advantage pulls; of"
-            " numbers the share by which their density has moved, 0.5 = twofold; 0 = off",
+            " numbers the share by which their density has moved, 0.5 = twofold; 0 = off; auto: 0.2"
+            " where actions are numbers, else 0.45"
         ),
     ] = 0.0
     replay_share: Annotated[
@@ -252,5 +267,10 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def parts(self) -> int:
         """Returns minibatches, once that is a number."""
-        assert self.minibatches != "auto", "settled before it trains"
-        return self.minibatches
+        return number(self.minibatches)
+
+
+def number(value: N | Literal["auto"]) -> N:
+    """Returns a setting that may be "auto", once it is a number."""
+    assert not isinstance(value, str), "settled before it trains"
+    return value

@@ -40,6 +40,10 @@ ADDED: Final[Mapping[int, Mapping[str, Added]]] = {
     3: {
         "actor.acting": Added(),  # an older sampler acts by itself
         "actor.explore": Added(("actor",), without=""),
+        **{
+            f"algorithm.{key}": Added(("learner", *_PLAYERS), values=("auto",))
+            for key in ("buffer_batches", "target_interval", "uses")
+        },
         "algorithm.clip": Added(("learner", *_PLAYERS), values=(str,)),
         "algorithm.entropy_coef": Added(("learner", *_PLAYERS), values=(str,)),
         "algorithm.drift_limit": Added(("learner",), without=0.0),

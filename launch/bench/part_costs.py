@@ -102,7 +102,9 @@ def _train_s(run: Run, spaces: Spaces) -> float:
     recorded = LossBatch(batch["action"], batch["logp"], batch["reward"], batch["flags"])
     steps = run.unroll.length * columns
 
-    settled = algorithm_defaults.settled(run, kind=chosen_kind(run.model, spaces), limit=0)
+    settled = algorithm_defaults.settled(
+        run, kind=chosen_kind(run.model, spaces), limit=0, numbers=spaces.action.numbers
+    )
 
     def step(_: int) -> None:
         with autocast("cpu", run.learner.precision, model):

@@ -27,6 +27,11 @@ _POLICIES_AT_ONCE = 16
 # Of PPO by the network: its step size, and the steps that one optimiser step trains on.
 _LARGE_STEPS: Final = {"grid": (1e-3, 256), "nature": (5e-4, 256), "resnet": (5e-4, 256)}
 _SMALL_STEPS: Final = (3e-4, 64)
+# Of APPO: optimiser steps for each batch, weight of the entropy bonus, and how far a step may move
+# the policy, by whether the actions are numbers.
+LEAST_USES: Final = 8
+_CHOICES: Final = (LEAST_USES, 0.003, 0.45)
+_NUMBERS: Final = (16, 0.01, 0.2)
 # The discount, and where episodes may have so many steps.
 _NEAR, _FAR, _LONG = 0.99, 0.998, 1000
 
@@ -70,16 +75,16 @@ def _newest_unrolls(run: Known) -> int:
     return max(1, _REMEMBERED_STEPS // steps)
 
 
-def _as_many_as_uses(run: Known) -> int:
+def _as_many_as_uses(run: Known) -> int | str:
     """Equals algorithm.uses."""
-    uses: int = run["algorithm.uses"]
+    uses: int | str = run["algorithm.uses"]
     return uses
 
 
-def _two_batches(run: Known) -> int:
+def _two_batches(run: Known) -> int | str:
     """Equals twice algorithm.uses: two batches."""
-    uses: int = run["algorithm.uses"]
-    return 2 * uses
+    uses: int | str = run["algorithm.uses"]
+    return 2 * uses if isinstance(uses, int) else uses
 
 
 def _more_for_a_goal(run: Known) -> float:
@@ -90,7 +95,7 @@ def _more_for_a_goal(run: Known) -> float:
 
 
 # A key's default, or the rule that gives it from what else the run says.
-Default: TypeAlias = float | str | Callable[[Known], float]
+Default: TypeAlias = float | str | Callable[[Known], float | str]
 
 _EVERY: Final[dict[str, Default]] = {
     "model.normalise_obs": _unless_scaled_obs,
@@ -120,18 +125,19 @@ DEFAULTS: Final[dict[str, dict[str, Default]]] = {
         "learner.lr": "auto",
     },
     "appo": {
-        # 32 x 4 x 2 = 256 steps in a batch, 8 optimiser steps for each, on the newest 8.
+        # 32 x 4 x 1 = 128 steps in a batch, 8 or 16 optimiser steps for each, on the newest ones.
         "unroll.length": 32,
         "unroll.envs": 4,
-        "pacing.batch_unrolls": _two_unrolls,
+        "pacing.batch_unrolls": _one_unroll,
         "pacing.max_lag": 2,
         **_EVERY,
+        "algorithm.gamma": "auto",
         # A batch is a few episodes at one time: better or worse than was expected as a whole.
         "algorithm.normalise_advantages": "running",
-        "algorithm.entropy_coef": 0.003,
-        # Wide for a choice; a density, whose deviation shrinks, may move by 1.8 or 1/1.8.
-        "algorithm.drift_limit": 0.45,
-        "algorithm.uses": 8,
+        # Numbers learn from more steps on each batch, and then have to be held back, and kept wide.
+        "algorithm.entropy_coef": "auto",
+        "algorithm.drift_limit": "auto",
+        "algorithm.uses": "auto",
         "algorithm.buffer_batches": _as_many_as_uses,
         "algorithm.target_interval": _two_batches,
         "learner.lr": 1e-3,
@@ -182,13 +188,22 @@ class Settled(NamedTuple):
     said: tuple[str, ...]  # "learner.lr is 0.001: the network is grid"
 
 
-def settled(run: Run, *, kind: str, limit: int) -> Settled:
+def settled(run: Run, *, kind: str, limit: int, numbers: int) -> Settled:
     """Settles what the environment decides. `kind`: of the network; `limit`: most steps of an
-    episode, 0 = nobody knows."""
+    episode, 0 = nobody knows; `numbers`: in an action, 0 = it is choices alone."""
     lr, steps = _LARGE_STEPS.get(kind, _SMALL_STEPS)
     own = DEFAULTS[run.algorithm.name]["learner.lr"]
     known = f"at most {limit} steps" if limit else "no known limit"
+    uses, entropy_coef, drift_limit = _NUMBERS if numbers else _CHOICES
+    acts = f"actions are {'numbers' if numbers else 'choices'}"
+    if run.algorithm.uses != "auto":
+        uses = run.algorithm.uses
     found: dict[str, tuple[float, str]] = {
+        "algorithm.uses": (uses, acts),
+        "algorithm.buffer_batches": (uses, "as many as uses"),
+        "algorithm.target_interval": (2 * uses, "twice uses"),
+        "algorithm.entropy_coef": (entropy_coef, acts),
+        "algorithm.drift_limit": (drift_limit, acts),
         "algorithm.gamma": (_FAR if limit >= _LONG else _NEAR, f"episodes have {known}"),
         "algorithm.minibatches": (_parts(run, steps), f"the network is {kind}"),
         "learner.lr": (own if isinstance(own, float) else lr, f"the network is {kind}"),

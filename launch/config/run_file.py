@@ -17,7 +17,7 @@ import msgspec
 
 from headrace.actors.envs.toys.registered import registered_id
 from headrace.launch.config import algorithm_defaults, toml_text
-from headrace.launch.config.run_sections import AUTO_SCHEDULE, SCHEDULES, check, fault_of_schedule
+from headrace.launch.config.run_sections import AUTO_SCHEDULES, SCHEDULES, check, fault_of_schedule
 
 # Who loads a run from here needs both, by this name.
 from headrace.launch.config.run_sections import ConfigError as ConfigError
@@ -221,7 +221,7 @@ def _check_value(section: str, key: str, value: Any, *, source: str) -> None:
         ) from None
     if place in SCHEDULES and isinstance(value, str) and fault_of_schedule(place, value):
         allowed = f"{toml_text.allowed(kind)}, as module:function"
-        allowed += ', or "auto"' if place == AUTO_SCHEDULE else ""
+        allowed += ', or "auto"' if place in AUTO_SCHEDULES else ""
         raise ConfigError(f"{source}: {place} is {toml_text.shown(value)}; it must be {allowed}")
     if not toml_text.portable(value):
         raise ConfigError(

@@ -112,13 +112,13 @@ class SearchSection(Struct, frozen=True, forbid_unknown_fields=True):
     ] = ()
 
 
-AUTO_SCHEDULE = "learner.lr"  # which may be "auto"
-SCHEDULES = (AUTO_SCHEDULE, "algorithm.entropy_coef", "algorithm.clip")
+AUTO_SCHEDULES = ("learner.lr", "algorithm.entropy_coef")  # which may be "auto"
+SCHEDULES = (*AUTO_SCHEDULES, "algorithm.clip")
 
 
 def fault_of_schedule(place: str, schedule: Schedule) -> str:
     """Returns what is wrong with the schedule of this key; "" = nothing."""
-    return "" if place == AUTO_SCHEDULE and schedule == "auto" else schedule_fault(schedule)
+    return "" if place in AUTO_SCHEDULES and schedule == "auto" else schedule_fault(schedule)
 
 
 class ConfigError(UserError, ValueError):

@@ -4,6 +4,7 @@ Each is a pure function that speaks only where healthy runs of every algorithm a
 import math
 from collections.abc import Callable, Iterator
 
+from headrace.launch.config.algorithm_defaults import LEAST_USES
 from headrace.launch.explain.figures import Figures
 from headrace.launch.explain.finding import Finding
 from headrace.launch.explain.returns import Returns
@@ -89,7 +90,8 @@ def _step_size(figures: Figures) -> Iterator[Finding]:
     kl, lr, algorithm = figures.median("kl"), _lr(figures), figures.run.algorithm
     # Between playing and training lie as many of APPO's steps as it uses a batch, and of what
     # IMPALA remembers any number.
-    most = _LARGE_KL * algorithm.uses if algorithm.name == "appo" else _LARGE_KL
+    uses = LEAST_USES if algorithm.uses == "auto" else algorithm.uses
+    most = _LARGE_KL * uses if algorithm.name == "appo" else _LARGE_KL
     if kl > most and not algorithm.replay_share:
         yield Finding(
             "step size",

@@ -10,6 +10,7 @@ default of an algorithm: that is as fast as its learning allows.
 from collections.abc import Iterator
 
 from headrace.launch.config import algorithm_defaults, run_file
+from headrace.launch.config.algorithm_defaults import LEAST_USES
 from headrace.launch.explain.figures import Figures
 from headrace.launch.explain.finding import Finding
 
@@ -81,8 +82,9 @@ def _learner(figures: Figures, samplers_wait: float) -> Iterator[Finding]:
         return
     trains = sum(shares.get(name, 0.0) for name in ("forward", "backward", "optimise"))
     why = f"{_percent(trains)} with network and gradients"
-    if run.algorithm.uses > _default(run, "algorithm.uses", run.algorithm.uses):
-        yield finding(why, (f"algorithm.uses={run.algorithm.uses // 2}",), 1 - 0.5 * trains)
+    uses = run.algorithm.uses
+    if uses != "auto" and uses > LEAST_USES:
+        yield finding(why, (f"algorithm.uses={uses // 2}",), 1 - 0.5 * trains)
         return
     if max(run.model.hidden, default=0) >= _WIDE:
         hidden = ", ".join(str(max(16, width // 4)) for width in run.model.hidden)

@@ -29,7 +29,10 @@ def parts(run: Run, source: LaggedSource, folder: Path, *, seed: int) -> TrainPa
     learner_resume.first_weights(model, run.learner, seed=seed)
     target.load_state_dict(model.state_dict())
     algorithm, config, _ = algorithm_defaults.settled(
-        run, kind=chosen_kind(run.model, spaces), limit=episode_limit(run.env)
+        run,
+        kind=chosen_kind(run.model, spaces),
+        limit=episode_limit(run.env),
+        numbers=spaces.action.numbers,
     )
     return TrainParts(
         algorithm=algorithm,

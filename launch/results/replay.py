@@ -143,7 +143,10 @@ def _pieces(
     if run.algorithm.name == "appo":
         target = build(run.model, spaces, seed=run.run.seed).to(device)
     algorithm, config, _ = algorithm_defaults.settled(
-        run, kind=chosen_kind(run.model, spaces), limit=episode_limit(run.env)
+        run,
+        kind=chosen_kind(run.model, spaces),
+        limit=episode_limit(run.env),
+        numbers=spaces.action.numbers,
     )
     pieces = TrainParts(
         algorithm=algorithm,

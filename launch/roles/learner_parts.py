@@ -107,8 +107,12 @@ class LearnerParts:
 
     def settled(self) -> tuple[AlgorithmConfig, LearnerConfig]:
         """Returns what the run is trained by, with numbers for what is "auto"; says which."""
-        kind, limit = chosen_kind(self.run.model, self.spaces), episode_limit(self.run.env)
-        algorithm, learner, said = algorithm_defaults.settled(self.run, kind=kind, limit=limit)
+        algorithm, learner, said = algorithm_defaults.settled(
+            self.run,
+            kind=chosen_kind(self.run.model, self.spaces),
+            limit=episode_limit(self.run.env),
+            numbers=self.spaces.action.numbers,
+        )
         for line in said:
             log.info("%s", line)
         if self.options.record:

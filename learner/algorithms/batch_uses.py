@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from headrace.learner.algorithms.loss_inputs import LossBatch, Targets
-from headrace.learner.config import AlgorithmConfig
+from headrace.learner.config import AlgorithmConfig, number
 from headrace.learner.spaces import DEAD
 
 
@@ -78,7 +78,7 @@ class BatchUses(Protocol):
 def uses_of(config: AlgorithmConfig) -> BatchUses:
     if config.name == "ppo":
         return UseInEpochs(config)
-    if config.name == "appo" and (config.uses > 1 or config.buffer_batches > 1):
+    if config.name == "appo" and max(number(config.uses), number(config.buffer_batches)) > 1:
         return ReplayRing(config)
     if config.name == "impala" and config.replay_share:
         return UseWithReplay(config)
@@ -105,7 +105,7 @@ class ReplayRing:
     """
 
     def __init__(self, config: AlgorithmConfig) -> None:
-        count, uses = config.buffer_batches, config.uses
+        count, uses = number(config.buffer_batches), number(config.uses)
         # The number of batches that came after one, at each of its further uses.
         self._ages = [round(use * (count - 1) / (uses - 1)) for use in range(1, uses)]
         self._kept: deque[Sample] = deque(maxlen=count)

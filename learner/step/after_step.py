@@ -9,6 +9,7 @@ from headrace.learner.algorithms.advantages import SQUARE, moved
 from headrace.learner.algorithms.batch_uses import Sample
 from headrace.learner.algorithms.loss_inputs import Loss
 from headrace.learner.algorithms.losses import adapted_kl_coef
+from headrace.learner.config import number
 from headrace.learner.models.gaussians import LOG_STD
 from headrace.learner.models.normalise import moments
 from headrace.learner.sharding.parts import own_part
@@ -36,7 +37,7 @@ def after_step(parts: TrainParts, loss: Loss) -> bool:
 
 def moves_target(parts: TrainParts) -> bool:
     """Tells whether the target network moves after this optimiser step."""
-    every = parts.algorithm.target_interval
+    every = number(parts.algorithm.target_interval)
     return parts.target is not None and parts.progress.learner_steps % every == 0
 
 

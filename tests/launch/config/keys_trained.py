@@ -199,7 +199,9 @@ def _train(run: run_file.Run, spaces: Spaces, folder: Path) -> TrainParts:
     spaces = msgspec.structs.replace(spaces, settings=tuple(sorted(run.env.settings)))
     model = build(run.model, spaces, seed=run.run.seed)
     appo = run.algorithm.name == "appo"
-    algorithm, config, _ = settled(run, kind=chosen_kind(run.model, spaces), limit=0)
+    algorithm, config, _ = settled(
+        run, kind=chosen_kind(run.model, spaces), limit=0, numbers=spaces.action.numbers
+    )
     pieces = TrainParts(
         algorithm=algorithm,
         config=config,

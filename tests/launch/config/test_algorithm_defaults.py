@@ -6,7 +6,7 @@ import pytest
 
 from headrace.actors.config import EvaluateConfig
 from headrace.launch.config import algorithm_defaults, run_file
-from headrace.launch.config.algorithm_defaults import DEFAULTS, settled
+from headrace.launch.config.algorithm_defaults import DEFAULTS, Settled
 from headrace.learner.config import AlgorithmConfig
 
 PLAIN = run_file.to_dict(run_file.Run())
@@ -21,6 +21,10 @@ def run_of(**sections: dict[str, Any]) -> run_file.Run:
     """Returns the run of these, by ppo."""
     algorithm = {"name": "ppo", **sections.pop("algorithm", {})}
     return run_file.build({**sections, "algorithm": algorithm}, [], source="bare")
+
+
+def settled(run: run_file.Run, *, kind: str = "mlp", limit: int = 0, numbers: int = 0) -> Settled:
+    return algorithm_defaults.settled(run, kind=kind, limit=limit, numbers=numbers)
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
@@ -77,7 +81,7 @@ def test_ppos_minibatches_have_about_64_steps(
         pacing={"batch_unrolls": unrolls},
         model={"core": core},
     )
-    assert settled(asked, kind="mlp", limit=0).algorithm.minibatches == parts
+    assert settled(asked).algorithm.minibatches == parts
 
 
 @pytest.mark.parametrize(
@@ -86,7 +90,7 @@ def test_ppos_minibatches_have_about_64_steps(
         ("ppo", 0, 2),
         ("ppo", 8, 2),
         ("ppo", 1000, 2),
-        ("appo", 0, 2),
+        ("appo", 0, 1),
         ("appo", 16, 4),
         ("appo", 1000, 4),
         ("impala", 0, 1),
@@ -107,7 +111,7 @@ def test_a_batch_has_columns_for_many_policies(name: str, policies: int, unrolls
 
 def test_each_policy_of_a_population_has_parts_of_its_own_columns() -> None:
     run = run_of(env={"id": "CartPole-v1", "population": 8})
-    assert settled(run, kind="mlp", limit=0).algorithm.minibatches == 2
+    assert settled(run).algorithm.minibatches == 2
 
 
 @pytest.mark.parametrize(
@@ -121,31 +125,56 @@ def test_each_policy_of_a_population_has_parts_of_its_own_columns() -> None:
     ],
 )
 def test_ppo_takes_fewer_and_larger_steps_on_pictures(kind: str, lr: float, parts: int) -> None:
-    algorithm, learner, _ = settled(run_of(), kind=kind, limit=0)
+    algorithm, learner, _ = settled(run_of(), kind=kind)
     assert (algorithm.minibatches, learner.lr) == (parts, lr)
     given = run_of(algorithm={"minibatches": 4}, learner={"lr": 2e-4})
-    algorithm, learner, _ = settled(given, kind=kind, limit=0)
+    algorithm, learner, _ = settled(given, kind=kind)
     assert (algorithm.minibatches, learner.lr) == (4, 2e-4)
 
 
 @pytest.mark.parametrize(("name", "lr"), [("appo", 1e-3), ("impala", 2e-3)])
 def test_a_step_size_that_is_auto_is_their_default(name: str, lr: float) -> None:
     run = run_file.build({"algorithm": {"name": name}}, ["learner.lr=auto"], source="bare")
-    assert settled(run, kind="mlp", limit=0).learner.lr == lr
+    assert settled(run).learner.lr == lr
 
 
 @pytest.mark.parametrize(
     ("limit", "gamma"), [(0, 0.99), (200, 0.99), (999, 0.99), (1000, 0.998), (27_000, 0.998)]
 )
 def test_a_discount_by_the_length_of_episodes(limit: int, gamma: float) -> None:
-    assert settled(run_of(), kind="mlp", limit=limit).algorithm.gamma == pytest.approx(gamma)
+    assert settled(run_of(), limit=limit).algorithm.gamma == pytest.approx(gamma)
     given = run_of(algorithm={"gamma": 0.9})
-    assert settled(given, kind="mlp", limit=limit).algorithm.gamma == pytest.approx(0.9)
+    assert settled(given, limit=limit).algorithm.gamma == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "uses", "entropy", "drift"), [(0, 8, 0.003, 0.45), (1, 16, 0.01, 0.2)]
+)
+def test_appo_takes_more_steps_where_actions_are_numbers(
+    numbers: int, uses: int, entropy: float, drift: float
+) -> None:
+    found = settled(run_of(algorithm={"name": "appo"}), numbers=numbers)
+    chosen = found.algorithm
+    assert (chosen.uses, chosen.buffer_batches, chosen.target_interval) == (uses, uses, 2 * uses)
+    assert (chosen.entropy_coef, chosen.drift_limit) == (entropy, drift)
+    words = "numbers" if numbers else "choices"
+    assert f"algorithm.uses is {uses}: actions are {words}" in found.said
+
+
+def test_what_follows_from_uses_follows_those_that_are_given() -> None:
+    given = {"name": "appo", "uses": 3, "drift_limit": 0.1}
+    chosen = settled(run_of(algorithm=given), numbers=1).algorithm
+    assert (chosen.uses, chosen.buffer_batches, chosen.target_interval) == (3, 3, 6)
+    assert (chosen.entropy_coef, chosen.drift_limit) == (0.01, 0.1)
+    chosen = settled(
+        run_of(algorithm={**given, "buffer_batches": 5, "target_interval": 1})
+    ).algorithm
+    assert (chosen.buffer_batches, chosen.target_interval) == (5, 1)
 
 
 def test_what_needs_nothing_settled_stays_as_it_is() -> None:
     run = run_file.load("cartpole")
-    assert settled(run, kind="mlp", limit=0) == (run.algorithm, run.learner, ())
+    assert settled(run) == (run.algorithm, run.learner, ())
 
 
 def test_ppo_leaves_a_batch_that_has_moved_one_policy_far() -> None:
