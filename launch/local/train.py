@@ -307,10 +307,10 @@ class _Local:
         last."""
         stop = self.children.stop
         learner = self.learner
-        finished = learner is not None and learner.status in (runtime.OK, runtime.LIMIT)
-        if self.asked or not (
-            finished or self.elsewhere
-        ):  # then nobody waits for a last evaluation
+        finished = self.elsewhere
+        if learner is not None:
+            finished = learner.status in (runtime.OK, runtime.LIMIT)
+        if self.asked or not finished:  # then nobody waits for a last evaluation either
             stop(self.evaluators, timeout_s=_EVALUATOR_ENDS_WITHIN_S)
         stop([] if learner is None else [learner], timeout_s=30.0)
         self.children.wait(self.actors, timeout_s=1.0)

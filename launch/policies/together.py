@@ -6,10 +6,12 @@ in it; so no rank waits in one network's collective for a rank that waits in ano
 """
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from headrace.broker.errors import DivergedError
+from headrace.launch.config import run_file
 from headrace.launch.config.run_file import ConfigError, Run
 from headrace.launch.process import logs
 from headrace.launch.process.log_lines import Identity
@@ -74,6 +76,7 @@ def _check(runs: Sequence[Run]) -> None:
         if names.count(name) > 1:
             raise ConfigError(f"two runs of one learner are called {name}: name them apart")
     for run in runs:
+        run_file.check_ranks(run, int(os.environ.get("WORLD_SIZE", "1")))
         for key in _OF_THE_PROCESS:
             ours, theirs = getattr(first.learner, key), getattr(run.learner, key)
             if ours != theirs:

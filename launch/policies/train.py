@@ -171,8 +171,9 @@ class _Several:
                 print(f"{one.name}: page http://127.0.0.1:{one.web}/", file=sys.stderr)  # noqa: T201
             self.runs.append(self.children.fork(*self._run_of(one)))
         count = self.policies[0].start.run.actor.count
+        together = self._together
         plans = [self._sampler(index) for index in range(count)]
-        plans += [self._learner(self._together)] if self._together else []
+        plans += [self._learner(together)] if together else []
         started = self.children.fork_together(plans, _import_roles)
         self.samplers, self.learner = started[:count], started[count:]
         return not self.asked
@@ -286,8 +287,9 @@ class _Several:
         if child.status == runtime.YOUR_INPUT:
             raise GaveUpError(f"{child.name} cannot work with this run; its line above says why")
         if child in self.learner:
-            if child.status not in (runtime.OK, runtime.LIMIT, runtime.DIVERGED):
-                child.again = learner_again(self._together)
+            ended = child.status in (runtime.OK, runtime.LIMIT, runtime.DIVERGED)
+            if not ended and (plans := self._together):
+                child.again = learner_again(plans)
                 self.children.restart(child)
             return
         if child in self.runs:

@@ -107,13 +107,17 @@ def test_each_logs_by_its_own_name(process: LearnerProcess) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sets", "words"),
+    ("sets", "ranks", "words"),
     [
-        (["run.name=two", "learner.threads=2"], "one has learner.threads = 1, two 2: one process"),
-        (["run.name=one"], "two runs of one learner are called one"),
+        (["run.name=two", "learner.threads=2"], 1, "one has learner.threads = 1, two 2: one"),
+        (["run.name=one"], 1, "two runs of one learner are called one"),
+        (["run.name=two", "pacing.batch_unrolls=3"], 2, "3 cannot be shared by 2 ranks"),
     ],
 )
-def test_what_one_process_cannot_train_is_refused(caplog: Any, sets: list[str], words: str) -> None:
+def test_what_one_process_cannot_train_is_refused(
+    caplog: Any, monkeypatch: pytest.MonkeyPatch, sets: list[str], ranks: int, words: str
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
     runs = [run_file.load("cartpole", one) for one in (["run.name=one"], sets)]
     options = LearnerOptions("ipc:///x", Path(), resume=False)
     assert together.learn([(run, options) for run in runs]) == runtime.YOUR_INPUT

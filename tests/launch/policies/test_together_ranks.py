@@ -1,6 +1,8 @@
-"""Two ranks train two networks in turns, each rank with the batches of another one first: neither
-waits in one network's collective for the rank that waits in the other's. This file is also what the
-ranks run."""
+"""Has two ranks train two networks in turns, each rank with the batches of another one first.
+
+Neither waits in one network's collective for the rank that waits in the other's. This file is also
+what the ranks run.
+"""
 
 import json
 import os

@@ -304,10 +304,12 @@ def test_a_sampler_that_is_killed_comes_back_with_what_is_done(place: Place) -> 
     assert exact(place.out / "listener").env_steps >= 12000
 
 
-@pytest.mark.parametrize("role", ["actor", "learner", "broker", "evaluator", "run", "of both"])
+@pytest.mark.parametrize(
+    "role", ["actor", "learner", "broker", "evaluator", "run", "learner of both", "run of both"]
+)
 def test_it_goes_on_when_a_process_is_killed(place: Place, role: str) -> None:
     place.run = place.toml("signals.toml", SIGNALS.replace("steps = 3000", "steps = 8000"))
-    process = train(place, "--quiet", *TOGETHER * (role == "of both"))
+    process = train(place, "--quiet", *TOGETHER * role.endswith("of both"))
     folders = [place.out / name for name in POLICIES]
     until(lambda: all(trained(folder / "ledger") >= 20 for folder in folders), "both are trained")
     os.kill(process_of(process, role), signal.SIGKILL)
@@ -418,9 +420,9 @@ def process_of(process: Process, role: str) -> int:
     """Returns a process of this role below the one that the user started: the sampler comes last
     there, and in the process of a policy's run the broker first."""
     below = children(process.pid)
-    if role == "of both":  # the learner, which is started after the samplers
+    if role == "learner of both":  # it is started after the samplers
         return below[-1]
-    if role in ("actor", "run"):
+    if role in ("actor", "run", "run of both"):
         return below[-1 if role == "actor" else 0]
     return children(below[0])[("broker", "learner", "evaluator").index(role)]
 
