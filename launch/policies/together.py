@@ -6,12 +6,10 @@ in it; so no rank waits in one network's collective for a rank that waits in ano
 """
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from headrace.broker.errors import DivergedError
-from headrace.launch.config import run_file
 from headrace.launch.config.run_file import ConfigError, Run
 from headrace.launch.process import logs
 from headrace.launch.process.log_lines import Identity
@@ -37,7 +35,7 @@ def learn(runs: Sequence[tuple[Run, LearnerOptions]]) -> int:
             "--record: what is recorded can be trained again to the same bits, and networks that"
             " are trained in turns share their dice; leave it out, or give each a learner"
         )
-    with opened(runs[0][0]) as process:
+    with opened(*runs) as process:
         works = {run.run.name: learn_in_turns(process, run, options) for run, options in runs}
         return in_turns(process, works)
 
@@ -76,7 +74,6 @@ def _check(runs: Sequence[Run]) -> None:
         if names.count(name) > 1:
             raise ConfigError(f"two runs of one learner are called {name}: name them apart")
     for run in runs:
-        run_file.check_ranks(run, int(os.environ.get("WORLD_SIZE", "1")))
         for key in _OF_THE_PROCESS:
             ours, theirs = getattr(first.learner, key), getattr(run.learner, key)
             if ours != theirs:

@@ -62,13 +62,24 @@ class LearnerProcess:
 
 
 @contextlib.contextmanager
-def opened(run: run_file.Run) -> Iterator[LearnerProcess]:
-    """Makes this process a learner rank, with what the run says of the machine."""
+def opened(*learners: tuple[run_file.Run, LearnerOptions]) -> Iterator[LearnerProcess]:
+    """Makes this process a learner rank of these runs, with what the first says of the machine."""
+    run = learners[0][0]
     if run.learner.gpu_share:  # before CUDA starts; of MPS, where that runs
         percent = max(1, round(100 * run.learner.gpu_share))
         os.environ.setdefault("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", str(percent))
     device = learner_device.found(run.learner.device)
-    run_file.check_ranks(run, int(os.environ.get("WORLD_SIZE", "1")))  # before they wait
+    for one, options in learners:
+        log.info(
+            "learner is starting: run %s, %s on %s, device %s, broker %s, folder %s",
+            one.run.name,
+            one.algorithm.name,
+            one.env.id,
+            device,
+            options.broker,
+            options.out,
+        )
+        run_file.check_ranks(one, int(os.environ.get("WORLD_SIZE", "1")))  # before they wait
     # While they wait for each other in torch a handler would not run: a signal kills at once.
     ranks = Ranks(timeout_s=run.learner.rank_timeout_s, cuda=device.type == "cuda")
     asked = runtime.StopRequested()
@@ -88,7 +99,7 @@ def opened(run: run_file.Run) -> Iterator[LearnerProcess]:
 @logs.one_line_errors()
 def learn(run: run_file.Run, options: LearnerOptions) -> int:
     """Trains until the goal, a limit, or SIGTERM. Returns the exit status."""
-    with opened(run) as process:
+    with opened((run, options)) as process:
         return to_end(learn_in_turns(process, run, options))
 
 
@@ -96,15 +107,6 @@ def learn_in_turns(
     process: LearnerProcess, run: run_file.Run, options: LearnerOptions
 ) -> Turns[int]:
     """Trains a run in turns; returns the exit status."""
-    log.info(
-        "learner is starting: run %s, %s on %s, device %s, broker %s, folder %s",
-        run.run.name,
-        run.algorithm.name,
-        run.env.id,
-        process.device.type,
-        options.broker,
-        options.out,
-    )
     ranks = process.ranks
     name = learner_parts.name_of(ranks)
     with (
