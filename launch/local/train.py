@@ -44,6 +44,8 @@ _LOOK_EVERY_S = 0.1
 _MEMORY_EVERY_S = 1.0
 # The learner: from its goodbye, which ends the samplers, to the end of its process.
 _LEARNER_ENDS_WITHIN_S = 3.0
+# Another's learner: once all of them are asked to stop.
+_LEARNER_STOPS_WITHIN_S = 5.0
 # The evaluator: once it is asked to, or its time is up.
 _EVALUATOR_ENDS_WITHIN_S = 3.0
 # A sink: it sends the last figures, pictures and the best weights.
@@ -306,6 +308,9 @@ class _Local:
         """Stops the learner first, it writes the checkpoint and says goodbye; then samplers; broker
         last."""
         stop = self.children.stop
+        deadline = time.monotonic() + _LEARNER_STOPS_WITHIN_S
+        while self.elsewhere and self._learns() and time.monotonic() < deadline:
+            time.sleep(_LOOK_EVERY_S)  # who asked us asked it, too: its report is on its way
         learner = self.learner
         finished = self.elsewhere
         if learner is not None:

@@ -293,6 +293,21 @@ def test_one_process_trains_both_and_ends_with_each(place: Place) -> None:
     assert named.ends() == 2 and "1 --broker for 2 runs" in named.text()
 
 
+def test_all_that_are_asked_to_stop_at_once_report_what_was_trained(place: Place) -> None:
+    """As by a terminal, whose signal goes to every process of it."""
+    place.run = place.toml("signals.toml", SIGNALS.replace("steps = 3000", "steps = 10_000_000"))
+    process = train(place, "--quiet", *TOGETHER)
+    folders = [place.out / name for name in POLICIES]
+    until(lambda: all(trained(folder / "ledger") >= 20 for folder in folders), "both are trained")
+    for pid in (process.pid, *children(process.pid)):
+        os.kill(pid, signal.SIGTERM)
+    assert process.ends(timeout_s=LEARNS_S) == 3, process.text()
+    for folder in folders:
+        summary = json.loads((folder / "summary.json").read_text())
+        assert summary["stop_reason"] == "stopped" and summary["trained_steps"] > 0
+        exact(folder)
+
+
 def test_a_sampler_that_is_killed_comes_back_with_what_is_done(place: Place) -> None:
     text = SIGNALS.replace("steps = 3000", "steps = 12000")
     place.run = place.toml("signals.toml", text)
