@@ -145,6 +145,7 @@ class Watchdog:
     def start(self) -> None:
         """Notifies in a thread, beside a main thread that works; once is enough."""
         if self._thread.ident is None:
+            self._got_on_at = time.monotonic()  # what came before was not its work
             self._thread.start()
 
     def stop(self) -> None:

@@ -159,3 +159,16 @@ def test_a_tick_looks_when_it_is_time(
         watch.tick()
     said = [message.splitlines()[1] for message in heard()]
     assert said == ["READY=1", "WATCHDOG=1", "WATCHDOG=1"]
+
+
+def test_a_role_that_was_long_in_the_making_is_not_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    watch = Watchdog(lambda: WatchdogReading(True, 0, (), False, ""))
+    clock[0] = 160.0
+    watch.start()
+    assert not watch.stuck()
+    clock[0] = 180.0
+    watch.start()  # once more: it goes on
+    assert watch.stuck() == "has not got on for 20 s"
+    watch.stop()
