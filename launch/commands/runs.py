@@ -117,12 +117,13 @@ def _in_own_folder(given: argparse.Namespace, name: str, work: Callable[[Path], 
 def _train_several(given: argparse.Namespace, sets: list[str]) -> int:
     """Trains a run of several policies."""
     from headrace.launch.policies import train
+    from headrace.launch.policies.policy import Options
 
     if given.debug:
         raise run_file.ConfigError("--debug is for a run of one policy; leave it out")
     name = run_file.raw(given.run)[1].get("run", {}).get("name", Path(given.run).stem)
     policies = split.split(given.run, sets)
-    options = train.Options(given.quiet, given.evaluate, given.record, given.web, given.resume)
+    options = Options(given.quiet, given.evaluate, given.record, given.web, given.resume)
     return _in_own_folder(given, name, lambda out: train.train(policies, out, options))
 
 

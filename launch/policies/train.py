@@ -7,7 +7,6 @@ fork a process for each run  ->  fork samplers  ->  watch, restart  ->  when all
 samplers end
 """
 
-import copy
 import importlib
 import logging
 import os
@@ -15,25 +14,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.broker import durable
-from headrace.launch.config import allowed_code, keyring, run_file, starts
-from headrace.launch.config.run_file import ConfigError
+from headrace.launch.config import allowed_code, keyring
 from headrace.launch.local import run_folder
 from headrace.launch.local import train as one_run
-from headrace.launch.local.child_plans import (
-    ChildPlans,
-    actor_seed,
-    evaluates,
-    learner_again,
-    web_port,
-)
+from headrace.launch.local.child_plans import ChildPlans, actor_seed, learner_again
 from headrace.launch.local.children import Child, Children, GaveUpError, Plan
+from headrace.launch.policies.policy import Options, Policy, begun
 from headrace.launch.policies.split import PolicyRun
 from headrace.launch.process import folder_lock, logs, runtime, shown_tracebacks
-from headrace.launch.results import learning_curve
 from headrace.launch.roles.options import PeerOptions
 
 log = logging.getLogger(__name__)
@@ -42,42 +32,6 @@ _LOOK_EVERY_S = 0.1
 # From the learner's goodbye, which ends the samplers, to the end of its run's process.
 _RUNS_END_WITHIN_S = 10.0
 _STOPPED_WITHIN_S = 60.0
-_HEAD = "# The run of one policy; headrace train made it from the file that names them all."
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Holds what the command line says beside the runs."""
-
-    quiet: bool = False
-    evaluate: bool | None = None  # an evaluator plays for each; None = where it can
-    record: bool = False
-    web: int | None = None  # the page of the first is served there, the next one's a port above
-    resume: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Policy:
-    """Holds one policy's run, and where its broker listens."""
-
-    name: str
-    start: starts.Start
-    endpoint: str
-    web: int | None
-
-    @property
-    def out(self) -> Path:
-        return self.start.out
-
-    @property
-    def together(self) -> bool:
-        """Tells whether it is trained by a process that trains others, too."""
-        return self.start.run.learner.together
-
-    def plans(self, started: float, *, record: bool) -> ChildPlans:
-        """Returns the plans of its learner."""
-        began = started - learning_curve.ended_at(self.out / "history.jsonl")
-        return ChildPlans(self.start, [self.endpoint], record=record, started=started, began=began)
 
 
 def train(policies: Sequence[PolicyRun], out: Path, options: Options) -> int:
@@ -93,38 +47,13 @@ def train(policies: Sequence[PolicyRun], out: Path, options: Options) -> int:
         shown_tracebacks.shared(Path(sockets)),
     ):
         found = [
-            _policy(one, out, f"ipc://{sockets}/{number}", number, options)
+            begun(one, out, f"ipc://{sockets}/{number}", number, options)
             for number, one in enumerate(policies)
         ]
-        learning = [one for one in found if not (options.resume and _is_done(one))]
+        learning = [one for one in found if not (options.resume and one.is_done())]
         for one in learning:  # before there are samplers, which write there too
             run_folder.prepare(one.start)
         return _Several(out, found, learning, options, asked).run() if learning else runtime.OK
-
-
-def _policy(one: PolicyRun, out: Path, endpoint: str, number: int, options: Options) -> _Policy:
-    """Writes the policy's run file; returns its start. ConfigError for what cannot be."""
-    path, folder = out / f"{one.name}.toml", out / one.name
-    if (out / starts.RUN).exists():
-        raise ConfigError(f"{out} holds the run of one policy; choose another with --out")
-    run_folder.check(folder, resume=options.resume)
-    run = run_file.build(copy.deepcopy(one.tables), one.sets, source=path.name)
-    evaluates(run, options.evaluate)
-    try:
-        durable.write(path, run_file.text(one.tables, head=_HEAD))
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}; choose another --out") from error
-    start = starts.begin(str(path), one.sets, folder, resume=options.resume)
-    web = None if options.web is None else web_port(options.web and options.web + number)
-    return _Policy(one.name, start, endpoint, web)
-
-
-def _is_done(one: _Policy) -> bool:
-    """Tells, and logs, whether this policy's run has nothing to go on for."""
-    words = starts.finished(one.start.run.stop, one.out) or starts.diverged(one.start)
-    if words:
-        log.warning("%s: %s", one.name, words)
-    return bool(words)
 
 
 class _Several:
@@ -133,8 +62,8 @@ class _Several:
     def __init__(
         self,
         out: Path,
-        policies: Sequence[_Policy],
-        learning: Sequence[_Policy],
+        policies: Sequence[Policy],
+        learning: Sequence[Policy],
         options: Options,
         asked: runtime.StopRequested,
     ) -> None:
@@ -192,7 +121,7 @@ class _Several:
 
         return Plan("learner", role, learner_again(plans))
 
-    def _run_of(self, one: _Policy) -> Plan:
+    def _run_of(self, one: Policy) -> Plan:
         options = one_run.Options(
             quiet=True,
             evaluate=self.options.evaluate,
@@ -206,7 +135,7 @@ class _Several:
         )
         return Plan(one.name, lambda: one_run.train(one.start, options), self._run_again(one))
 
-    def _run_again(self, one: _Policy) -> list[str]:
+    def _run_again(self, one: Policy) -> list[str]:
         """Returns the arguments that start a policy's run again, with policies that are done by
         now."""
         options, words = self.options, ["train", str(one.out / "run.toml"), "--out", str(one.out)]
@@ -264,7 +193,7 @@ class _Several:
         return words + self._allow_options
 
     @property
-    def _all(self) -> list[_Policy]:
+    def _all(self) -> list[Policy]:
         """Returns those that learn, and those that were done from the start."""
         return [*self.policies, *(one for one in self.done if one not in self.policies)]
 

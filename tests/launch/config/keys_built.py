@@ -25,7 +25,7 @@ from headrace.broker.server.connections.roster import Peer
 from headrace.broker.server.server import Server
 from headrace.launch.config import allowed_code, run_file, shared_run, starts
 from headrace.launch.local import train as local
-from headrace.launch.policies import train as policies
+from headrace.launch.policies.policy import Policy
 from headrace.launch.process import logs, runtime, sd_notify
 from headrace.launch.results import loaded_run
 from headrace.launch.roles import broker, learner, learner_parts, learner_resume, options
@@ -252,9 +252,9 @@ def at_once(found: T) -> Turns[T]:
 
 
 def together(run: run_file.Run, folder: Path) -> Any:
-    """Whether a process trains it that trains others, too."""
+    """Tells whether a process trains it that trains others, too."""
     start = starts.Start(run, folder, folder / "run.toml", ())
-    return policies._Policy("one", start, "ipc:///x", None).together
+    return Policy("one", start, "ipc:///x", None).together
 
 
 def evaluation(run: run_file.Run, _: Path) -> Any:
