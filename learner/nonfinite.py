@@ -30,9 +30,11 @@ from headrace.learner.algorithms.diagnosis import Figures, diagnosis
 from headrace.learner.algorithms.losses import scaled_rewards
 from headrace.learner.batches.batch import Batch
 from headrace.learner.models.model import Model
+from headrace.learner.models.population.population import Population
 from headrace.learner.sharding.parts import load, own_part
 from headrace.learner.spaces import DEAD
 from headrace.learner.train_parts import TrainParts
+from headrace.learner.weights import is_finite
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +93,7 @@ class NonFiniteSearch:
         p.metrics.nonfinite.labels("gradient").inc()
         p.progress.nonfinite += 1
         self._keep(broken.sample)
-        if not self._sound_weights():
+        if not self._all_finite(self._own):
             raise self._ruined()
         by_targets = p.algorithm.name == "ppo"
         unrolls = batch.unrolls
@@ -155,12 +157,13 @@ class NonFiniteSearch:
 
     def check_weights(self) -> None:
         """Ends the run before weights that are not finite reach samplers, or a checkpoint."""
-        if not self._sound_weights():
+        model = self._p.model
+        if not self._all_finite(model.moved() if isinstance(model, Population) else self._own):
             raise self._ruined()
 
-    def _sound_weights(self) -> bool:
-        """Tells whether the weights are finite; all ranks decide alike."""
-        here = bool(finite(self._own))
+    def _all_finite(self, weights: Sequence[Tensor]) -> bool:
+        """Tells whether these are finite; all ranks decide alike."""
+        here = not weights or bool(finite(weights))
         return not self._everywhere(not here)[0] if self._p.spread else here
 
     def check_optimiser(self, optimiser: torch.optim.Optimizer) -> None:
@@ -175,7 +178,7 @@ class NonFiniteSearch:
 
     def _not_finite(self, tensors: Mapping[str, Tensor]) -> str:
         """Returns the first of these that is not finite, the same on all ranks; "" = all are."""
-        here = [int(not bool(own_part(one).isfinite().all())) for one in tensors.values()]
+        here = [int(not is_finite(own_part(one))) for one in tensors.values()]
         there = self._everywhere(*here) if self._p.spread else here
         return next((name for name, bad in zip(tensors, there, strict=True) if bad), "")
 

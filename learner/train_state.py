@@ -22,6 +22,7 @@ from headrace.learner.models.population.population import FACTORS, Population
 from headrace.learner.progress import Progress
 from headrace.learner.sharding.parts import load
 from headrace.learner.train_parts import TrainParts
+from headrace.learner.weights import is_finite
 
 log = logging.getLogger(__name__)
 
@@ -199,7 +200,7 @@ def _same_names(
 
 
 def _finite(found: checkpoint.Checkpoint, name: str, tensor: Tensor) -> None:
-    if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+    if not is_finite(tensor):
         raise found.damaged(f"{name} holds numbers that are not finite")
 
 

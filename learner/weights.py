@@ -7,6 +7,7 @@ the same on every machine, and each dtype is one run of bytes. Parameters travel
 `wire`, rounded to bfloat16 if that says so; statistics, which are no parameters, as they are.
 """
 
+import math
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
@@ -118,7 +119,7 @@ class FlatWeights:
         np.concatenate([np.frombuffer(one, np.uint8) for one in parts], out=self._host.numpy())
         if self._host is not self.buffer:
             self.buffer.copy_(self._host)
-        if check_finite and not all(bool(run.isfinite().all()) for run in self._floats):
+        if check_finite and not all(map(is_finite, self._floats)):
             raise WeightsError(f"{self._first_not_finite()} holds a number that is not finite")
         for tensor, view in self.pairs:
             tensor.copy_(view)
@@ -129,7 +130,14 @@ class FlatWeights:
 
     def _first_not_finite(self) -> str:
         pairs = zip(self.layout, self.pairs, strict=True)
-        return next(entry.name for entry, (_, view) in pairs if not view.isfinite().all())
+        return next(entry.name for entry, (_, view) in pairs if not is_finite(view))
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Tells whether all of it is finite: by its norm, quickly, unless that overflows."""
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return True
+    return math.isfinite(tensor.norm()) or bool(tensor.isfinite().all())
 
 
 def _order(item: tuple[str, Tensor]) -> tuple[int, str, str]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headrace.broker.weights.blobs import Blob
 from headrace.broker.weights.common_chunks import changed_pieces
-from headrace.learner.weights import Buffer, FlatWeights, WeightsError, digest
+from headrace.learner.weights import Buffer, FlatWeights, WeightsError, digest, is_finite
 
 Pieces: TypeAlias = Sequence[tuple[int, Buffer]]  # where in the buffer, and what
 
@@ -44,7 +44,7 @@ class LoadedPieces:
         for at, piece in pieces:
             buffer[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
         parts = list(self._parts(pieces))
-        if not all(bool(view.isfinite().all()) for _, view in parts):
+        if not all(is_finite(view) for _, view in parts):
             raise WeightsError("a chunk of the weights holds a number that is not finite")
         for tensor, view in parts:
             tensor.copy_(view)

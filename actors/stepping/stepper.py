@@ -143,8 +143,7 @@ class ThreadReply(NamedTuple):
 
 
 class Stepper(Protocol):
-    """Steps environments in one of several ways. Everything is called on the event loop and returns
-    at once."""
+    """Steps environments in one of several ways. All calls, on the event loop, return at once."""
 
     spaces: Spaces
     frame: Frame

@@ -60,8 +60,7 @@ class _Stream:
         return next((version for limit, version in self.floors if self.started < limit), 0)
 
     def grant(self, limit: int, version: int) -> None:
-        """Takes credit. Each credit has its own floor: the first one is not held back for a later
-        one's."""
+        """Takes credit. Each has its own floor: the first is not held back for a later one's."""
         if limit > self.limit:
             kept = [(upto, old) for upto, old in self.floors if self.started < upto <= self.limit]
             self.floors = [*kept, (limit, version)]
@@ -69,8 +68,7 @@ class _Stream:
 
 
 class Outbox:
-    """Keeps the open unrolls of one sampler process; its number of streams is fixed for its
-    life."""
+    """Keeps the open unrolls of one sampler process, whose number of streams is fixed."""
 
     def __init__(self, *, inc: int, streams: int) -> None:
         self.inc = inc
@@ -191,8 +189,7 @@ class Outbox:
         return [Ping(part, stats, version) for part in open_ranges]
 
     def abandon(self) -> list[Range]:
-        """Settles everything open as abandoned: it never will be acknowledged. Returns its
-        ranges."""
+        """Settles all that is open as abandoned, never to be acknowledged; returns its ranges."""
         gone = self.unacked()
         for own in self._streams:
             self.outcomes[Outcome.ABANDONED] += len(own.unacked)

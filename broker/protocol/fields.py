@@ -51,8 +51,7 @@ Episodes: TypeAlias = Annotated[
 
 
 class Outcome(IntEnum):
-    """Lists how an unroll can end. Every unroll gets exactly one outcome, and the sampler is
-    told."""
+    """Lists how an unroll can end: each ends in exactly one way, and its sampler is told."""
 
     TRAINED = 0  # an optimiser step used it
     STALE = 1  # waited for more than max_lag_hard versions

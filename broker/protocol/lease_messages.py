@@ -5,8 +5,7 @@ from headrace.broker.protocol.fields import Count, Episodes, Inc, Name, Outcome,
 
 
 class Deliver(Message, frozen=True):
-    """Gives a lease, broker -> learner. The fields of Unroll, and who made it; buffers as they
-    came."""
+    """Gives a lease, broker -> learner: Unroll's fields, who made it, its buffers as they came."""
 
     tag: int
     attempt: int

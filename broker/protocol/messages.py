@@ -282,6 +282,5 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, Sequence[Buffer]]:
 
 
 def _check(header: Buffer, tag: int, buffers: int) -> int:
-    """Computes the seeded hash, so that a flipped type or count does not pass for another
-    message."""
+    """Computes the seeded hash: a flipped type or count does not pass for another message."""
     return xxhash.xxh32_intdigest(header, seed=tag << 16 | buffers)

@@ -50,8 +50,7 @@ def impala(given: LossInputs) -> Loss:
 
 
 def appo(given: LossInputs) -> Loss:
-    """Computes the surrogate clipped around a target network; that makes the V-trace targets
-    too."""
+    """Computes the surrogate clipped around a target network, which makes V-trace's targets."""
     assert given.target is not None, "appo needs the output of its target network"
     output, batch, coefs = given.output, given.batch, given.coefs
     logp, entropy = given.distribution.log_prob_and_entropy(output.params[:-1], batch.action)

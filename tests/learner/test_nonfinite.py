@@ -13,10 +13,12 @@ from headrace.broker.errors import DivergedError
 from headrace.learner.algorithms.batch_uses import Sample
 from headrace.learner.algorithms.loss_inputs import LossBatch
 from headrace.learner.config import AlgorithmConfig, ModelConfig
+from headrace.learner.learner_config import LearnerConfig
 from headrace.learner.models.build import build
 from headrace.learner.models.model import Model
 from headrace.learner.nonfinite import search
-from tests.learner.test_train import B, G, T, bad, learn
+from headrace.learner.spaces import POLICY, Leaf, Spaces, discrete
+from tests.learner.test_train import B, G, MadeUpFeed, T, bad, learn
 
 NORMALISED = {"normalise_obs": True, "normalise_returns": True}
 
@@ -111,6 +113,16 @@ def test_a_network_that_is_not_finite_ends_the_run_at_once(
     monkeypatch.setattr("tests.learner.test_train.build", remember)
     with pytest.raises(DivergedError, match=r"the network itself is not finite \(value_head.bias"):
         learn(tmp_path, 30, change=breaks)
+
+
+def test_a_policy_that_its_step_has_ruined_ends_the_run(tmp_path: Path) -> None:
+    """Of a population only the rows that have moved are looked at."""
+    leaves = (Leaf("obs", "<f4", (3,)), Leaf(POLICY, "<i8", (), (3,)))
+    spaces = Spaces(leaves, discrete(2), population=3)
+    feed = MadeUpFeed(30, spaces, 0)
+    with pytest.raises(DivergedError, match=r"the network itself is not finite \(weights"):
+        learn(tmp_path, 30, spaces=spaces, learner=LearnerConfig(lr=1e39), feed=feed)
+    assert feed.published == [0]
 
 
 def sample(unrolls: int) -> Sample:

@@ -11,7 +11,7 @@ from headrace.learner import weights
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import Model, build
 from headrace.learner.spaces import Leaf, Spaces, discrete
-from headrace.learner.weights import FlatWeights, WeightsError
+from headrace.learner.weights import FlatWeights, WeightsError, is_finite
 
 CARTPOLE = Spaces((Leaf("obs", "float32", (4,)),), discrete(2))
 
@@ -148,6 +148,16 @@ def test_weights_that_are_not_finite_are_refused_whole(bad: float) -> None:
     assert FlatWeights(model).digest() == before
     FlatWeights(model).load(FlatWeights(source).dump(), check_finite=False)
     assert not cast(torch.Tensor, model.b16).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_finite_numbers_whose_norm_overflows_are_finite(dtype: torch.dtype) -> None:
+    large = torch.full((5,), torch.finfo(dtype).max, dtype=dtype)
+    assert is_finite(large)
+    assert is_finite(torch.arange(3))
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        large[2] = bad
+        assert not is_finite(large)
 
 
 def test_a_module_without_state() -> None:

@@ -87,6 +87,11 @@ class Population(Model):
         """Returns where a parameter of that network lies in a row."""
         return next(piece for piece in self.pieces if piece.name == name)
 
+    def moved(self) -> list[Tensor]:
+        """Returns the rows that the optimiser has moved since the last version."""
+        rows = self.weights.detach()
+        return [rows[policy] for policy in self.touched.nonzero().flatten().tolist()]
+
     def sent(self) -> dict[str, Tensor]:
         """Returns what travels to samplers. A policy that does not train stays as it is, but for
         its value head, the last of a row, which moves with the returns of all: so the heads travel

@@ -1,18 +1,18 @@
 """Adam for a population: each policy has its own count of steps, learning rate and clipped norm.
 
-A policy that has not played is left as it is. Rows are worked on a few at a time, so that what is
-read and written stays in the processor's cache.
+A policy that has not played is left as it is. Each row goes to torch's fused kernel as a parameter
+of its own, which reads and writes it once; those with one learning rate go in one call.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 from headrace.learner.models.population.population import FACTORS, Population
-
-_ROWS_BYTES = 1 << 18  # of a gradient, worked on at once
 
 
 class RowAdam(torch.optim.Optimizer):
@@ -29,28 +29,31 @@ class RowAdam(torch.optim.Optimizer):
         (group,) = self.param_groups
         (weights,) = group["params"]
         rows, gradient = rows_of(weights)
-        moved = gradient.norm(dim=1) > 0  # else it is only seen in a step that trains nobody
         state = self.state[weights]
         if not state:
             state["step"] = weights.new_zeros(len(weights))
             state["exp_avg"] = torch.zeros_like(weights)
             state["exp_avg_sq"] = torch.zeros_like(weights)
-        counts, first, second = state["step"], state["exp_avg"], state["exp_avg_sq"]
-        counts[rows[moved]] += 1
         self._touched[rows.cpu()] = True
-        (mean_decay, square_decay), eps = group["betas"], group["eps"]
-        many = max(1, _ROWS_BYTES // (weights.element_size() * weights.shape[1]))
-        for at in range(0, len(rows), many):
-            own = moved[at : at + many]
-            here, there = rows[at : at + many][own], gradient[at : at + many][own]
-            steps = counts[here].unsqueeze(1)
-            mean, square = first[here], second[here]
-            mean.lerp_(there, 1 - mean_decay)
-            square.mul_(square_decay).addcmul_(there, there, value=1 - square_decay)
-            first[here], second[here] = mean, square
-            rate = group["lr"] * self._factor[here].unsqueeze(1) / (1 - mean_decay**steps)
-            square.div_(1 - square_decay**steps).sqrt_().add_(eps)
-            weights.index_add_(0, here, mean.mul_(rate).div_(square), alpha=-1)
+        of_policy = (weights, state["exp_avg"], state["exp_avg_sq"], state["step"])
+        for rate, moved in self._moved(rows, gradient).items():
+            there, here = zip(*moved, strict=True)
+            own, means, squares, steps = ([one[policy] for policy in here] for one in of_policy)
+            adam(
+                own, [gradient[at] for at in there], means, squares, [], steps,
+                lr=group["lr"] * rate, beta1=group["betas"][0], beta2=group["betas"][1],
+                eps=group["eps"], weight_decay=0.0, amsgrad=False, maximize=False, fused=True,
+            )  # fmt: skip
+
+    def _moved(self, rows: Tensor, gradient: Tensor) -> dict[float, list[tuple[int, int]]]:
+        """Returns the places in the gradient, and the policies, by their factor of the learning
+        rate; without those that are only seen in a step that trains nobody."""
+        moved: dict[float, list[tuple[int, int]]] = defaultdict(list)
+        factors, trained = self._factor[rows].tolist(), (gradient.norm(dim=1) > 0).tolist()
+        for at, policy in enumerate(rows.tolist()):
+            if trained[at]:
+                moved[factors[at]].append((at, policy))
+        return moved
 
 
 def rows_of(weights: Tensor) -> tuple[Tensor, Tensor]:

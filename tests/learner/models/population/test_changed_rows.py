@@ -72,7 +72,9 @@ def test_chunks_of_rows_that_did_not_train_stay(chunk: int) -> None:
     of = population()
     adam, rows = RowAdam(of, lr=0.01, eps=1e-8), ChangedRows(of)
     before = rows.dump()
+    assert not of.moved()
     train(of, adam, 3, 17)
+    assert [row.tolist() for row in of.moved()] == of.weights[[3, 17]].tolist()
     after = rows.dump()
     same = sum(one is other for one, other in zip(before, after, strict=True))
     row = 4 * (len(of.weights[0]) - 9)  # without its value head
