@@ -29,7 +29,8 @@ class LoadedPieces:
         """Loads all of it, or raises WeightsError and loads nothing; returns the digest of what the
         module holds now."""
         before, self._held = self._held, None  # after an error the buffer is neither
-        pieces = changed_pieces(blob, before if self._on_cpu else None)
+        known = before.announce if before is not None and self._on_cpu else None
+        pieces = changed_pieces(blob, known)
         if len(pieces) == len(blob.parts):
             self._flat.load(blob.parts)
             digest_held = self._flat.digest()

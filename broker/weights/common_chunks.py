@@ -9,7 +9,11 @@ import numpy as np
 import xxhash
 
 from headrace.broker.protocol.messages import Announce, Buffer
-from headrace.broker.weights.blobs import Blob, chunk_size, cut_alike
+from headrace.broker.weights.blobs import Blob, chunk_size, count, cut_alike
+
+# The share of its chunks that a version must have in common with the one before, so that it is kept
+# in memory for the next: most networks change everywhere.
+_WORTH_KEEPING = 1 / 8
 
 
 def same_chunks(one: Announce, other: Announce) -> list[int]:
@@ -23,9 +27,16 @@ def same_chunks(one: Announce, other: Announce) -> list[int]:
     return common
 
 
-def changed_pieces(blob: Blob, before: Blob | None) -> list[tuple[int, Buffer]]:
+def worth_keeping(announce: Announce, before: Announce | None) -> bool:
+    """Tells whether the version after it will have much in common with it, as it has with `before`,
+    the one before it."""
+    same = same_chunks(announce, before) if before is not None else ()
+    return len(same) >= _WORTH_KEEPING * count(announce)
+
+
+def changed_pieces(blob: Blob, before: Announce | None) -> list[tuple[int, Buffer]]:
     """Returns the chunks that the version `before` has otherwise, and where they lie."""
-    known = set(same_chunks(blob.announce, before.announce)) if before is not None else ()
+    known = set(same_chunks(blob.announce, before)) if before is not None else ()
     size = blob.announce.chunk
     return [(at * size, part) for at, part in enumerate(blob.parts) if at not in known]
 

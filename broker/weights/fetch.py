@@ -13,16 +13,13 @@ from headrace.broker.protocol.fields import MAX_VERSION
 from headrace.broker.protocol.messages import Announce, Buffer, Chunk, Delta, Get, GetDelta, ranges
 from headrace.broker.weights import blobs, deltas
 from headrace.broker.weights.blobs import Blob, count, cut_alike, newest
-from headrace.broker.weights.common_chunks import digest_of, same_chunks
+from headrace.broker.weights.common_chunks import digest_of, same_chunks, worth_keeping
 
 # Small versions that are asked for at a time: far fewer than a holder keeps.
 _AT_ONCE = 16
 # Beats without a chunk before it is asked for again. On a slow line it may be on its way still, and
 # would come twice: so each time that nothing came the next wait is twice as long.
 _PATIENCE = (2, 64)
-# The share of its chunks that a version must have in common with the one before, so that it is kept
-# in memory for the next: most networks change everywhere.
-_WORTH_KEEPING = 1 / 8
 
 
 class WeightFetch:
@@ -232,8 +229,7 @@ class WeightFetch:
         """Keeps a version for changes that are asked for, or because it had much in common with the
         one before; of small ones also those before, of which changes are on their way."""
         before, self._before = self._before, blob.announce
-        same = same_chunks(blob.announce, before) if before is not None else []
-        if not self.by_changes and len(same) < _WORTH_KEEPING * count(blob.announce):
+        if not self.by_changes and not worth_keeping(blob.announce, before):
             self._bases.clear()
             return
         self._bases[blob.announce.version] = blob

@@ -81,7 +81,7 @@ class ShelfReader:
         if seen is None or wanted is None or wanted.digest != seen.digest:
             return None
         blob = self._reader.take(seen.version - 1)
-        right = blob is not None and blob.announce.digest == wanted.digest
+        right = blob is not None and blob.announce == wanted
         return blob if right else None
 
     def _is_stuck(self, seen: Snapshot | None, now: float) -> bool:

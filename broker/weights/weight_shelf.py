@@ -2,12 +2,14 @@
 
     bytes 0..    header: magic, room of a slot, which slot is current, retired, last move
     bytes 64..   slot 0: sequence, version, size, digest, layout       bytes 256..  slot 1: the same
-    bytes 4096.. the two bodies
+    bytes 4096.. the two bodies, each behind the hashes of its chunks
 
 The writer fills the slot that is not current and then makes it current. A slot is a seqlock: its
 sequence is odd while anything of it is written, and a reader takes only what it read between two
 looks at the same even one. It also checks the digest of the body, so half of one version and half
 of another is never handed out, whatever the processor reorders.
+
+Both copy only chunks that they have otherwise: of a population few change in each version.
 
 The writer holds a lock on its file. The kernel releases it when the writer dies, however it died,
 so readers know at once that the shelf has no writer any more.
@@ -23,20 +25,29 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from headrace.broker.weights.blobs import MAX_BYTES, Blob
-from headrace.broker.weights.common_chunks import changed_pieces
+from msgspec.structs import replace
+
+from headrace.broker.protocol.messages import Announce
+from headrace.broker.weights.blobs import MAX_BYTES, Blob, count
+from headrace.broker.weights.common_chunks import (
+    changed_pieces,
+    digest_of,
+    same_chunks,
+    worth_keeping,
+)
 
 log = logging.getLogger(__name__)
 
-_MAGIC: Final = b"HRshelf1"
+_MAGIC: Final = b"HRshelf2"
 _HEADER: Final = struct.Struct("<8sQIIQ")
 _CURRENT_AT: Final = 16
 _RETIRED_AT: Final = 20
 _MOVED_AT: Final = 24
-_SLOT: Final = struct.Struct("<QqQ32s64s")
+_SLOT: Final = struct.Struct("<QqQQ32s64s")
 _SEQUENCE: Final = struct.Struct("<Q")
 _SLOT_AT: Final = (64, 256)
 _BODY_AT: Final = 4096
+_LEAST_CHUNK: Final = 8192  # room for hashes is reserved as if chunks were so small
 
 
 class ShelfError(OSError):
@@ -53,12 +64,13 @@ class WeightShelf:
         self._map: mmap.mmap | None = None
         self._lock = -1  # descriptor of the file, locked while we are here
         self._room = 0  # bytes of one slot
+        self._laid: list[Announce | None] = [None, None]  # what lies in each slot; None = unknown
 
-    def reserve(self, size: int) -> None:
+    def reserve(self, size: int, hashes: int = 0) -> None:
         """Makes room for weights of this size, so that they are not fetched in vain. A model larger
         than before gets a new file."""
-        if self._map is None or size > self._room:
-            self._open(size)
+        if self._map is None or hashes + size > self._room:
+            self._open(max(hashes, size // _LEAST_CHUNK * 8 + 8) + size)
 
     def show_progress(self) -> None:
         """Shows readers that what they wait for is on its way."""
@@ -67,37 +79,30 @@ class WeightShelf:
 
     def put(self, blob: Blob) -> None:
         """Writes the weights, and makes them current."""
-        self.reserve(blob.announce.size)
+        said = blob.announce
+        self.reserve(said.size, len(said.hashes))
         shared = self._map
         assert shared is not None
         slot = 1 - _current(shared)
         sequence = _sequence(shared, slot) | 1
         _SEQUENCE.pack_into(shared, _SLOT_AT[slot], sequence)
-        self._describe(shared, slot, sequence, blob)
+        facts = said.version, said.size, said.chunk, said.digest.encode(), said.layout.encode()
+        _SLOT.pack_into(shared, _SLOT_AT[slot], sequence, *facts)
         at = _BODY_AT + slot * self._room
-        for offset, part in changed_pieces(blob, None):
-            shared[at + offset : at + offset + len(part)] = part
+        before, self._laid[slot] = self._laid[slot], None
+        for offset, part in [(-len(said.hashes), said.hashes), *changed_pieces(blob, before)]:
+            begin = at + len(said.hashes) + offset
+            shared[begin : begin + len(part)] = part
+        self._laid[slot] = said
         _SEQUENCE.pack_into(shared, _SLOT_AT[slot], sequence + 1)
         struct.pack_into("<I", shared, _CURRENT_AT, slot)
-        self.version = blob.announce.version
+        self.version = said.version
 
     def close(self) -> None:
         self._retire()
         self.version = -1
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
-
-    def _describe(self, shared: mmap.mmap, slot: int, sequence: int, blob: Blob) -> None:
-        said = blob.announce
-        _SLOT.pack_into(
-            shared,
-            _SLOT_AT[slot],
-            sequence,
-            said.version,
-            said.size,
-            said.digest.encode(),
-            said.layout.encode(),
-        )
 
     def _open(self, room: int) -> None:
         self._retire()
@@ -117,7 +122,7 @@ class WeightShelf:
                 f"no room for {size / 2**20:.0f} MiB of weights in {self.path.parent}:"
                 f" {error.strerror}; make shared memory larger (mount -o remount,size=...)"
             ) from error
-        self._room = room
+        self._room, self._laid = room, [None, None]
         _HEADER.pack_into(self._map, 0, _MAGIC, room, 0, 0, time.monotonic_ns())
         _retire_killed(self.path)
         fresh.replace(self.path)
@@ -160,6 +165,8 @@ class SegmentReader:
         self.torn = 0  # bodies not taken because the writer was faster, or a digest was wrong
         self._map: mmap.mmap | None = None
         self._lock = -1  # descriptor of the file
+        self._taken: Announce | None = None  # the newest that was taken
+        self._base: Blob | None = None  # that one, if the next may have much in common with it
 
     def look(self) -> Snapshot | None:
         """Reads the header; None = there is no shelf."""
@@ -167,12 +174,10 @@ class SegmentReader:
         if shared is None:
             return None
         slot = _current(shared)
-        sequence, version, _, digest, _ = _SLOT.unpack_from(shared, _SLOT_AT[slot])
+        sequence, said = _described(shared, slot)
         moved_s = _HEADER.unpack_from(shared, 0)[4] / 1e9
         written = bool(sequence) and not sequence % 2 and sequence == _sequence(shared, slot)
-        return Snapshot(
-            version if written else -1, digest.decode(errors="replace"), moved_s, self._attended()
-        )
+        return Snapshot(said.version if written else -1, said.digest, moved_s, self._attended())
 
     def take(self, newer_than: int) -> Blob | None:
         """Returns the current weights if they are newer; None = not, or not now: look again
@@ -180,21 +185,37 @@ class SegmentReader:
         shared = self._opened()
         if shared is None:
             return None
-        slot, room = _current(shared), _HEADER.unpack_from(shared, 0)[1]
-        sequence, version, size, digest, layout = _SLOT.unpack_from(shared, _SLOT_AT[slot])
-        if not sequence or version <= newer_than:
+        slot = _current(shared)
+        sequence, said = _described(shared, slot)
+        if not sequence or said.version <= newer_than:
             return None
-        if sequence % 2 or not 0 < size <= room or size > MAX_BYTES:
+        blob = self._copied(shared, slot, said) if not sequence % 2 else None
+        if blob is None or sequence != _sequence(shared, slot):
             self.torn += 1
+            self._base = None
+            return None
+        self._base = blob if worth_keeping(blob.announce, self._taken) else None
+        self._taken = blob.announce
+        return blob
+
+    def _copied(self, shared: mmap.mmap, slot: int, said: Announce) -> Blob | None:
+        """Returns what lies there, with the chunks that are known as they are; None = it is not
+        what its description says."""
+        room = _HEADER.unpack_from(shared, 0)[1]
+        if not (0 < said.size <= MAX_BYTES and said.chunk > 0):
             return None
         at = _BODY_AT + slot * room
-        blob = Blob.of(
-            version, layout.rstrip(b"\0").decode(errors="replace"), shared[at : at + size]
-        )
-        if sequence != _sequence(shared, slot) or blob.announce.digest.encode() != digest:
-            self.torn += 1
+        begin, end = at + 8 * count(said), at + 8 * count(said) + said.size
+        if end > at + room:
             return None
-        return blob
+        said = replace(said, hashes=shared[at:begin])
+        base = self._base
+        known = {} if base is None else {i: base.parts[i] for i in same_chunks(said, base.announce)}
+        parts = tuple(
+            known[i] if i in known else shared[lo : min(lo + said.chunk, end)]
+            for i, lo in enumerate(range(begin, end, said.chunk))
+        )
+        return Blob(said, parts) if digest_of(parts) == said.digest else None
 
     def close(self) -> None:
         if self._map is not None:
@@ -240,6 +261,14 @@ def _mapped(fd: int) -> mmap.mmap | None:
 
 def _current(shared: mmap.mmap) -> int:
     return 1 if _HEADER.unpack_from(shared, 0)[2] else 0
+
+
+def _described(shared: mmap.mmap, slot: int) -> tuple[int, Announce]:
+    """Returns the sequence of a slot, and what is said to lie there, without its hashes."""
+    sequence, *facts, digest, layout = _SLOT.unpack_from(shared, _SLOT_AT[slot])
+    version, size, chunk = facts
+    layout, digest = (one.rstrip(b"\0").decode(errors="replace") for one in (layout, digest))
+    return sequence, Announce(version, layout, digest, size, chunk, b"")
 
 
 def _sequence(shared: mmap.mmap, slot: int) -> int:

@@ -1,14 +1,16 @@
 """Weights in shared memory: whole and right, or not there."""
 
+import itertools
 import mmap
 import os
 import random
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headrace.broker.weights import weight_shelf
+from headrace.broker.weights import blobs, common_chunks, weight_shelf
 from headrace.broker.weights.blobs import Blob
 from headrace.broker.weights.weight_shelf import SegmentReader, ShelfError, WeightShelf
 
@@ -76,16 +78,76 @@ def test_closed_it_is_gone(shelf: WeightShelf) -> None:
     assert list(shelf.path.parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("at", [4096 + 10, 64 + 16, 64 + 30])
+@pytest.mark.parametrize(
+    "at", [-10, -4990, 256 + 16, 256 + 40], ids=["end", "begin", "size", "digest"]
+)
 def test_every_damage_is_noticed(shelf: WeightShelf, at: int) -> None:
     shelf.put(blob(1))  # into slot 1
-    slot = 192 if at < 4096 else 5000
     raw = bytearray(shelf.path.read_bytes())
-    raw[at + slot] ^= 1
+    raw[at] ^= 1
     shelf.path.write_bytes(raw)
     reader = SegmentReader(shelf.path)
     assert reader.take(0) is None
     assert reader.torn == 1
+
+
+def changed(before: Blob, version: int, *chunks: int) -> Blob:
+    """Returns a version that has these chunks otherwise."""
+    body = bytearray(before.body)
+    for at in chunks:
+        body[at * before.announce.chunk] ^= 1
+    return Blob.of(version, "layout", body)
+
+
+def test_only_chunks_that_changed_are_copied(
+    shelf: WeightShelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the writer since the version that lay in the slot, by a reader since the one it took."""
+    written: list[int] = []
+
+    def changed_pieces(*args: Any) -> Any:
+        pieces = common_chunks.changed_pieces(*args)
+        written.append(len(pieces))
+        return pieces
+
+    monkeypatch.setattr(weight_shelf, "changed_pieces", changed_pieces)
+    reader, versions = SegmentReader(shelf.path), [blob(0, 20 * blobs.CHUNK_BYTES)]
+    for version in range(1, 9):
+        versions.append(changed(versions[-1], version, version, 2 * version))
+    taken: list[Blob] = []
+    for whole in versions:
+        shelf.put(whole)
+        found = reader.take(whole.announce.version - 1)
+        assert found is not None
+        assert found.announce == whole.announce
+        assert [bytes(part) for part in found.parts] == [bytes(part) for part in whole.parts]
+        taken.append(found)
+    assert written == [20, 20, 2, *[4] * 6]  # since the version before last; chunk 2 is back
+    for before, after in itertools.pairwise(taken[2:]):
+        same = [one is other for one, other in zip(before.parts, after.parts, strict=True)]
+        assert same.count(False) == 2
+
+
+def test_after_missed_versions_damage_and_a_new_file_nothing_wrong_is_taken(
+    shelf: WeightShelf,
+) -> None:
+    dice, reader, taken = random.Random(4), SegmentReader(shelf.path), 0
+    whole = blob(0, 10 * blobs.CHUNK_BYTES)
+    for version in range(1, 100):
+        whole = changed(whole, version, *dice.sample(range(10), dice.randint(0, 3)))
+        shelf.put(whole)
+        match dice.randrange(8):
+            case 0:
+                damaged = bytearray(shelf.path.read_bytes())
+                damaged[-1 - dice.randrange(5 * blobs.CHUNK_BYTES)] ^= 1
+                shelf.path.write_bytes(damaged)
+            case 1:
+                shelf.close()
+            case 2 | 3 | 4 | 5:
+                found = reader.take(version - 1)
+                taken += found is not None
+                assert found is None or bytes(found.body) == bytes(whole.body)
+    assert taken > 25
 
 
 def test_while_a_slot_is_written_nothing_is_taken(shelf: WeightShelf) -> None:
@@ -105,9 +167,9 @@ def test_a_description_read_while_it_was_written_is_not_believed(
     slot = weight_shelf._SLOT
 
     class Mixed:
-        def unpack_from(self, shared: mmap.mmap, at: int) -> tuple[int, int, int, bytes, bytes]:
+        def unpack_from(self, shared: mmap.mmap, at: int) -> tuple[object, ...]:
             monkeypatch.setattr(weight_shelf, "_SLOT", slot)
-            sequence, version, _, _, _ = slot.unpack_from(shared, at)
+            sequence, version, *_ = slot.unpack_from(shared, at)
             for newer in (3, 4):
                 shelf.put(blob(newer))
             _, _, *after = slot.unpack_from(shared, at)
@@ -123,7 +185,7 @@ def test_a_description_read_while_it_was_written_is_not_believed(
 
 
 def test_what_is_no_shelf_is_left_alone(tmp_path: Path) -> None:
-    for body in (b"", b"x" * 10_000, b"HRshelf1" + b"\xff" * 9000):
+    for body in (b"", b"x" * 10_000, b"HRshelf2" + b"\xff" * 9000):
         (tmp_path / "other").write_bytes(body)
         assert SegmentReader(tmp_path / "other").take(-1) is None
 
