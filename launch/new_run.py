@@ -16,6 +16,7 @@ from headrace.broker import durable
 from headrace.launch.config import algorithm_defaults, run_file, toml_text
 from headrace.launch.config.algorithm_defaults import Tables
 from headrace.launch.process import runtime
+from headrace.launch.writing import writing
 from headrace.learner.config import ModelConfig
 from headrace.learner.models import build
 from headrace.learner.spaces import Spaces
@@ -68,10 +69,8 @@ def new(env_id: str, out: Path | None, *, algorithm: str) -> int:
     if mask:
         preset["env"] = {**preset.get("env", {}), "mask": mask}
     text = _text(config, spaces, preset, shipped, file=path.name, name=name, algorithm=algorithm)
-    try:
+    with writing(path):
         durable.write(path, text)
-    except OSError as error:
-        raise run_file.ConfigError(f"{path} cannot be written: {error.strerror}") from error
     run_file.load(str(path))
     print(f"{path}: {spaces}; headrace train {path}")  # noqa: T201
     return runtime.OK

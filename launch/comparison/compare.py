@@ -16,6 +16,7 @@ from headrace.launch.config import run_file, starts
 from headrace.launch.process import runtime
 from headrace.launch.results import learning_curve, plots
 from headrace.launch.results.text_table import columns
+from headrace.launch.writing import writing
 
 # What a policy learns from. Another port or folder makes no other group.
 _SECTIONS = ("env", "unroll", "model", "algorithm", "learner", "pacing", "actor", "stop")
@@ -203,8 +204,6 @@ def _solved_at(folder: Path) -> float | None:
 
 
 def _write(file: Path, text: str) -> None:
-    try:
+    with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         durable.write(file, text)
-    except OSError as error:
-        raise run_file.ConfigError(f"cannot write {file}: {error.strerror}") from error

@@ -12,6 +12,7 @@ from headrace.launch.explain import learning, symptoms, throughput
 from headrace.launch.explain.figures import Figures
 from headrace.launch.explain.finding import Finding
 from headrace.launch.process import runtime
+from headrace.launch.writing import writing
 
 _NOTHING = "nothing stands out"
 _UNTRAINED = "nothing was trained"
@@ -86,8 +87,6 @@ def _apply(folder: Path, to: Path, found: list[Finding]) -> str:
         return f"{to} is not written: there is nothing to set"
     run = starts.load_kept(folder, finding.sets)
     head = f"# The run of {folder} with {' '.join(finding.sets)}: {finding.what}."
-    try:
+    with writing(to):
         durable.write(to, run_file.effective(run, head=head))
-    except OSError as error:
-        raise run_file.ConfigError(f"cannot write {to}: {error.strerror}") from error
     return f"{to}: the run with {' '.join(finding.sets)}; train it: headrace train {to}"

@@ -20,6 +20,7 @@ from headrace.launch.explain import throughput
 from headrace.launch.explain.figures import Figures
 from headrace.launch.process import logs, runtime
 from headrace.launch.results import learning_curve
+from headrace.launch.writing import writing
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +68,8 @@ def tune(run: str, *, sets: Sequence[str], budget_s: float, to: Path) -> int:
         print(f"as it is, {first.rate:,.0f} steps/s: nothing tried was faster")  # noqa: T201
         return runtime.OK
     head = f"# {given.run.name} with {' '.join(best.sets)}: {best.rate:,.0f} steps/s here."
-    try:
+    with writing(to):
         durable.write(to, run_file.effective(run_file.load(run, (*sets, *best.sets)), head=head))
-    except OSError as error:
-        raise run_file.ConfigError(f"cannot write {to}: {error.strerror}") from error
     gain, larger = best.rate / first.rate, _rows(best.figures.run) / _rows(given)
     version = "" if larger == 1 else f", one version {larger:g} times as large"
     print(  # noqa: T201

@@ -20,6 +20,7 @@ from headrace.launch.plan.far_line import Line
 from headrace.launch.plan.launch_lines import launch_lines
 from headrace.launch.plan.machines import Machine
 from headrace.launch.process import logs, runtime
+from headrace.launch.writing import writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +79,8 @@ def plan(name: str, sets: Sequence[str], asked: Asked) -> int:
 
 
 def _write(to: Path, text: str) -> None:
-    try:
+    with writing(to):
         durable.write(to, text)
-    except OSError as error:
-        raise run_file.ConfigError(f"cannot write {to}: {error.strerror}") from error
 
 
 def _offered(asked: Asked) -> list[Machine]:

@@ -12,6 +12,7 @@ from headrace.launch.local import run_folder
 from headrace.launch.local.child_plans import ChildPlans, evaluates, web_port
 from headrace.launch.policies.split import PolicyRun
 from headrace.launch.results import learning_curve
+from headrace.launch.writing import writing
 
 log = logging.getLogger(__name__)
 
@@ -68,10 +69,8 @@ def begun(one: PolicyRun, out: Path, endpoint: str, number: int, options: Option
     run_folder.check(folder, resume=options.resume)
     run = run_file.build(copy.deepcopy(one.tables), one.sets, source=path.name)
     evaluates(run, options.evaluate)
-    try:
+    with writing(path, "choose another --out"):
         durable.write(path, run_file.text(one.tables, head=_HEAD))
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}; choose another --out") from error
     start = starts.begin(str(path), one.sets, folder, resume=options.resume)
     web = None if options.web is None else web_port(options.web and options.web + number)
     return Policy(one.name, start, endpoint, web)

@@ -24,6 +24,7 @@ from headrace.launch.ratings.rated import Rated
 from headrace.launch.ratings.two_policies import between_policies
 from headrace.launch.results import loaded_run
 from headrace.launch.results.report import RATINGS
+from headrace.launch.writing import writing
 
 _SIDE_BY_SIDE = 32  # games
 
@@ -41,10 +42,8 @@ def rate(run_dir: Path, *, players: int, games: int, others: Sequence[str], gree
     else:
         rated = _of_one(run_dir, newest[0], how, players=players, others=others)
     print(rated.table())  # noqa: T201
-    try:
+    with writing(run_dir / RATINGS):
         durable.write(run_dir / RATINGS, rated.as_json() + "\n")
-    except OSError as error:
-        raise run_file.ConfigError(f"cannot write {run_dir / RATINGS}: {error.strerror}") from error
     return runtime.OK
 
 

@@ -13,6 +13,7 @@ from headrace.broker.league_results import GAMES, PAST
 from headrace.launch.config import run_file, starts
 from headrace.launch.process import runtime
 from headrace.launch.results import learning_curve, plots
+from headrace.launch.writing import writing
 
 RATINGS = "league.json"  # what headrace rate has found, in the run's folder
 _OUTCOMES = {**OUTCOMES, "in_flight": "what no process knows the end of"}
@@ -53,15 +54,11 @@ def report(run_dir: Path, *, to: Path | None) -> int:
         )
     page = to or run_dir / "report.html"
     drawn = _draw_plots(run, history, learning_curve.read(run_dir / "evaluations.jsonl"))
-    try:
+    with writing(page, "choose another place with --to"):
         page.parent.mkdir(parents=True, exist_ok=True)
         plots.save(drawn, page.with_suffix(""))
         toml, rated = (run_dir / starts.RUN).read_text(), _json(run_dir / RATINGS)
         durable.write(page, render(run, summary, drawn, toml, rated))
-    except OSError as error:
-        raise run_file.ConfigError(
-            f"cannot write {page}: {error.strerror}; choose another place with --to"
-        ) from error
     print(page)  # noqa: T201
     return runtime.OK
 

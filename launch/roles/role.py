@@ -9,11 +9,11 @@ import zmq
 from headrace.broker.journal.journal import Journal
 from headrace.broker.peers.evaluator import EvaluatorEnd
 from headrace.broker.peers.sampler import SamplerEnd
-from headrace.launch.config import run_file
 from headrace.launch.process import logs, runtime
 from headrace.launch.process.sd_notify import Watchdog, WatchdogReading
 from headrace.launch.roles.options import PeerOptions
 from headrace.launch.web import http
+from headrace.launch.writing import writing
 
 
 class Role(contextlib.ExitStack):
@@ -40,13 +40,8 @@ class Role(contextlib.ExitStack):
 
     def open_journal(self, folder: Path | None, *, trace_every: int = 0) -> Journal:
         """Opens its journal in the folder that the user named; None = it writes nothing."""
-        try:
+        with writing(f"a ledger into {folder}", "choose another with --ledger"):
             journal = Journal(folder, f"{self._kind}-{self.inc}.log")
-        except OSError as error:
-            raise run_file.ConfigError(
-                f"cannot write a ledger into {folder}: {error.strerror};"
-                " choose another with --ledger"
-            ) from error
         self.callback(journal.close)
         journal.trace(trace_every)
         return journal

@@ -10,10 +10,10 @@ from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.trial import FrozenTrial, TrialState
 
 from headrace.broker import durable
-from headrace.launch.config import run_file
 from headrace.launch.results import plots
 from headrace.launch.results.text_table import columns
 from headrace.launch.search.metric import Metric
+from headrace.launch.writing import writing
 
 NAME = "search.html"
 _LEAST_TRIALS = 8  # that got there, to say which settings mattered
@@ -22,10 +22,8 @@ _STATES = {TrialState.COMPLETE: "", TrialState.PRUNED: "given up", TrialState.FA
 
 def write(out: Path, ended: Sequence[FrozenTrial], metric: Metric) -> None:
     """Writes the page into the search's folder."""
-    try:
+    with writing(out / NAME):
         durable.write(out / NAME, render(ended, metric))
-    except OSError as error:
-        raise run_file.ConfigError(f"cannot write {out / NAME}: {error.strerror}") from error
 
 
 def render(ended: Sequence[FrozenTrial], metric: Metric) -> str:

@@ -22,6 +22,7 @@ from headrace.launch.search import page, segments, study
 from headrace.launch.search.search import AS_IT_IS, Plan, keep
 from headrace.launch.search.segments import Segment
 from headrace.launch.search.study import Study
+from headrace.launch.writing import writing
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +39,8 @@ def search(plan: Plan, *, members: int, every: int) -> int:
     asked = runtime.StopRequested()
     of = {**plan.of(), "population": {"members": members, "every": every}}
     with study.opened(plan.out, of, less=False, sampler=None) as kept:
-        try:
+        with writing(f"into {plan.out}"):
             failed = _Population(plan, kept, members, every).train(asked)
-        except OSError as error:
-            raise run_file.ConfigError(f"cannot write into {plan.out}: {error.strerror}") from error
         page.write(plan.out, kept.ended(), plan.metric)
         best = kept.best()
     if asked:

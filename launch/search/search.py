@@ -24,6 +24,7 @@ from headrace.launch.search.metric import Metric
 from headrace.launch.search.space import Range
 from headrace.launch.search.study import Study
 from headrace.launch.search.trial import Outcome, SearchTrial
+from headrace.launch.writing import writing
 
 log = logging.getLogger(__name__)
 
@@ -72,10 +73,8 @@ def search(plan: Plan) -> int:
             if not kept.trials.get_trials(deepcopy=False):
                 near = space.nearest(plan.ranges, plan.loaded())
                 kept.trials.enqueue_trial(near, user_attrs={AS_IT_IS: True})
-        try:
+        with writing(f"into {plan.out}"):
             in_vain = _train(plan, kept, asked)
-        except OSError as error:
-            raise run_file.ConfigError(f"cannot write into {plan.out}: {error.strerror}") from error
         page.write(plan.out, kept.ended(), plan.metric)
         told = _told(plan, kept.best())
     if asked:

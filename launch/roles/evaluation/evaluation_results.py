@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from headrace.broker.weights.blobs import Blob
 from headrace.launch.config import differences, run_file, shared_run, starts
 from headrace.launch.results import learning_curve, loaded_run
+from headrace.launch.writing import writing
 from headrace.learner.checkpoints import checkpoint
 from headrace.learner.models.build import build
 from headrace.learner.spaces import Spaces
@@ -39,13 +40,9 @@ class EvaluationResults:
         # From what lies on the disk: an evaluator that died goes on where it was.
         self._kept = self._before()  # means of what is in best/, by version
         self._last, self._ahead = self._ended(), 0.0  # seconds
-        try:
+        with writing(f"into {out}", "choose another folder with --out"):
             out.mkdir(parents=True, exist_ok=True)
             starts.keep_told(run, out)
-        except OSError as error:
-            raise run_file.ConfigError(
-                f"cannot write into {out}: {error}; choose another folder with --out"
-            ) from error
 
     def moment(self, clock: float) -> float:
         """Returns the seconds of the run for the next line. A continued run counts from 0 again;
