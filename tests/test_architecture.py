@@ -137,7 +137,8 @@ MAY_IMPORT = {
         "broker broker/security broker/server broker/transport launch/config launch/process"
     ),
     "launch/plan": (
-        "broker broker/ledger launch/comparison launch/config launch/process launch/results"
+        "broker broker/ledger broker/transport launch/comparison launch/config launch/process "
+        "launch/results"
     ),
     "launch/doctor": (
         "broker broker/protocol broker/security broker/transport launch/config launch/plan "

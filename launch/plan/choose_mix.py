@@ -12,6 +12,8 @@ from headrace.launch.plan.cheapest import MOST_CORES, MOST_GPUS, Mix
 from headrace.launch.plan.costs import Costs
 from headrace.launch.plan.machines import Machine
 
+MOST_BROKERS = 64  # of a run
+ONE_BROKER = range(1, 2)
 _BILLION = 1e9
 
 
@@ -24,6 +26,7 @@ class Choice:
     ranks: int
     per_s: float  # steps that it is predicted to train in a second
     single: Machine | None  # the cheapest machine that would do it alone; None = none would
+    brokers: int = 1
 
     @property
     def price(self) -> float:
@@ -41,14 +44,17 @@ class Choice:
         return sum(machine.vcpus * count for machine, count in self.mix.items())
 
 
-def choose(costs: Costs, machines: Sequence[Machine], rate: float | None) -> Choice:
+def choose(
+    costs: Costs, machines: Sequence[Machine], rate: float | None, brokers: range = ONE_BROKER
+) -> Choice:
     """Returns the cheapest choice for a rate; None = for each device what keeps one rank busy, and
-    of those the cheapest step. ConfigError says which part forbids it."""
+    of those the cheapest step. `brokers`: how many there may be. ConfigError says which part
+    forbids it."""
     machines = [_usable(one, costs) for one in machines]
     devices = ["", *(name for name in costs.gpus if any(one.gpu == name for one in machines))]
-    found = [one for gpu in devices if (one := _for_device(costs, machines, rate, gpu))]
+    found = [one for gpu in devices if (one := _for_device(costs, machines, rate, gpu, brokers))]
     if not found:
-        raise ConfigError(_forbidden(costs, machines, rate))
+        raise ConfigError(_forbidden(costs, machines, rate, brokers[-1]))
     key = (lambda one: one.price) if rate else (lambda one: one.per_billion)
     return min(found, key=key)
 
@@ -59,7 +65,7 @@ def parts(costs: Costs, choice: Choice) -> dict[str, float]:
     return {
         "cores": costs.cores(choice.per_s, choice.gpu) / choice.cores,
         "learner": choice.per_s / ranks_per_s,
-        "broker": choice.per_s / costs.broker_per_s(),
+        "broker": choice.per_s / costs.broker_per_s() / choice.brokers,
     }
 
 
@@ -89,13 +95,14 @@ def samplers(choice: Choice, costs: Costs) -> int:
 
 
 def _for_device(
-    costs: Costs, machines: Sequence[Machine], rate: float | None, gpu: str
+    costs: Costs, machines: Sequence[Machine], rate: float | None, gpu: str, brokers: range
 ) -> Choice | None:
     """Returns the cheapest choice that trains on that device; None = it cannot be so fast."""
-    wanted = rate or min(costs.learner_per_s(gpu), costs.broker_per_s())
+    wanted = rate or min(costs.learner_per_s(gpu), brokers[-1] * costs.broker_per_s())
     if not gpu and wanted > costs.learner_per_s("") * (1 + 1e-9):  # one rank, on one core
         return None
-    if wanted > costs.broker_per_s() * (1 + 1e-9):
+    count = max(brokers[0], costs.brokers(wanted))
+    if count not in brokers:
         return None
     ranks, cores = costs.ranks(wanted, gpu), math.ceil(round(costs.cores(wanted, gpu), 6))
     gpus = ranks if gpu else 0
@@ -109,18 +116,21 @@ def _for_device(
         mix=mix,
         gpu=gpu,
         ranks=ranks,
-        per_s=costs.per_s(have, gpu, ranks=ranks),
+        per_s=costs.per_s(have, gpu, ranks=ranks, brokers=count),
         single=cheapest.smallest_single(machines, gpu=gpu, gpus=gpus, cores=cores),
+        brokers=count,
     )
 
 
-def _forbidden(costs: Costs, machines: Sequence[Machine], rate: float | None) -> str:
+def _forbidden(costs: Costs, machines: Sequence[Machine], rate: float | None, brokers: int) -> str:
     """Returns why no choice is enough."""
     wanted = rate or 0.0
-    if wanted > costs.broker_per_s():
+    if costs.brokers(wanted) > brokers:
+        one = brokers == 1
         return (
-            f"{wanted:,.0f} steps/s: the broker takes {costs.broker_per_s():,.0f} at most, as it"
-            " has one core; longer unrolls cost it less for each step"
+            f"{wanted:,.0f} steps/s: {'the broker takes' if one else f'{brokers} brokers take'}"
+            f" {brokers * costs.broker_per_s():,.0f} at most, as each has one core; longer unrolls"
+            " cost it less for each step" + "; several need a pacing.max_lag of 1 or more" * one
         )
     offered = sorted({one.gpu for one in machines if one.gpu})
     if not any(gpu in offered for gpu in costs.gpus):

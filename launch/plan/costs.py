@@ -34,8 +34,12 @@ class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return self.gpus[gpu] if gpu else 1 / self.learner_s
 
     def broker_per_s(self) -> float:
-        """Returns the steps a second that the broker's one core takes."""
+        """Returns the steps a second that a broker's one core takes."""
         return 1 / self.broker_s if self.broker_s else math.inf
+
+    def brokers(self, rate: float) -> int:
+        """Returns the brokers that take so many steps a second."""
+        return max(1, math.ceil(round(rate * self.broker_s, 9)))
 
     def ranks(self, rate: float, gpu: str) -> int:
         """Returns the ranks that train so many steps a second."""
@@ -47,7 +51,9 @@ class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         hosts = self.ranks(rate, gpu) * self.host_cores if gpu else 0.0
         return rate * steps_s / self.busy + hosts
 
-    def per_s(self, cores: float, gpu: str, *, ranks: int, samplers: int = 0) -> float:
+    def per_s(
+        self, cores: float, gpu: str, *, ranks: int, brokers: int = 1, samplers: int = 0
+    ) -> float:
         """Returns the steps a second of so many cores and ranks; samplers: 0 = one for each core
         that they can use."""
         steps_s = self.sampler_s + self.broker_s + (0.0 if gpu else self.learner_s)
@@ -55,7 +61,7 @@ class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return min(
             max(0.0, left) * self.busy / steps_s,
             ranks * self.learner_per_s(gpu),
-            self.broker_per_s(),
+            brokers * self.broker_per_s(),
             samplers / self.sampler_s if samplers else math.inf,
         )
 

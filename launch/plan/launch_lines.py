@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
+from headrace.broker.transport import several
 from headrace.launch.plan import choose_mix
 from headrace.launch.plan.choose_mix import Choice
 from headrace.launch.plan.costs import Costs
@@ -15,10 +16,13 @@ def launch_lines(
     name: str, sets: Sequence[str], costs: Costs, choice: Choice, *, host: str
 ) -> Iterator[str]:
     """Yields each line, after one that says on which machines."""
-    broker, given = f"tcp://{host}:{_PORT}", "".join(f" --set {one}" for one in sets)
+    first, given = f"tcp://{host}:{_PORT}", "".join(f" --set {one}" for one in sets)
+    broker = several.of_run(first, choice.brokers)
     yield "# on the first machine"
     yield "headrace keygen keys"
-    yield f"headrace broker --run {name} --bind {broker} --set security.curve=true{given}"
+    for shard, bind in enumerate(several.addresses(broker)):
+        which = f" --shard {shard}" if shard else ""
+        yield f"headrace broker --run {name}{which} --bind {bind} --set security.curve=true{given}"
     run = f"{name} --broker {broker} --key keys/learner.key{given}"
     if choice.ranks == 1:
         yield f"headrace learner --run {run}"
@@ -42,11 +46,13 @@ def launch_lines(
 
 def learner_places(choice: Choice) -> Iterator[tuple[Machine, int, int]]:
     """Yields kinds of machines, how many of each have learner ranks, and how many ranks each has;
-    one that has a GPU more than is needed uses it, too."""
+    those with the most GPUs first. A machine may have one that is not needed."""
     left = choice.ranks
     kinds = [machine for machine in choice.mix if machine.gpu == choice.gpu and machine.gpus]
     for machine in sorted(kinds, key=lambda one: -one.gpus):
-        machines = min(choice.mix[machine], math.ceil(left / machine.gpus))
-        if machines > 0:
-            yield machine, machines, machine.gpus
-        left -= machines * machine.gpus
+        count = choice.mix[machine]
+        full, rest = min(count, left // machine.gpus), left % machine.gpus
+        for machines, each in ((full, machine.gpus), (int(full < count and rest > 0), rest)):
+            if machines:
+                yield machine, machines, each
+                left -= machines * each

@@ -12,14 +12,16 @@ from headrace.launch.results import plots
 _FROM, _TO, _POINTS = 1 / 8, 4.0, 41  # of the plan's rate, evenly on a logarithmic axis
 
 
-def draw(costs: Costs, machines: Sequence[Machine], choice: Choice, rate: float) -> str:
+def draw(
+    costs: Costs, machines: Sequence[Machine], choice: Choice, rate: float, brokers: range
+) -> str:
     """Returns the picture as SVG."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    points = prices(costs, machines, rate)
+    points = prices(costs, machines, rate, brokers)
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
     axes.step([per_s for per_s, _ in points], [price for _, price in points], where="pre")
     axes.plot([rate], [choice.price], "o", label=f"{rate:,.0f} steps/s, ${choice.price:.4g}/h")
@@ -29,13 +31,15 @@ def draw(costs: Costs, machines: Sequence[Machine], choice: Choice, rate: float)
     return plots.as_svg(figure) + "\n"
 
 
-def prices(costs: Costs, machines: Sequence[Machine], rate: float) -> list[tuple[float, float]]:
+def prices(
+    costs: Costs, machines: Sequence[Machine], rate: float, brokers: range
+) -> list[tuple[float, float]]:
     """Returns what rates around this one cost, as far as there are machines for them."""
     found = []
     for number in range(_POINTS):
         per_s = rate * _FROM * (_TO / _FROM) ** (number / (_POINTS - 1))
         try:
-            found.append((per_s, choose_mix.choose(costs, machines, per_s).price))
+            found.append((per_s, choose_mix.choose(costs, machines, per_s, brokers).price))
         except ConfigError:
             break
     return found

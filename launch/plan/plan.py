@@ -60,18 +60,21 @@ def plan(name: str, sets: Sequence[str], asked: Asked) -> int:
     told += [_here_words(costs, run.actor.count)] * (asked.costs is None)
     figures: dict[str, Any] = {"costs": msgspec.to_builtins(costs)}
     if offered:
-        choice = choose_mix.choose(costs, offered, asked.rate)
+        brokers = _brokers(run)
+        choice = choose_mix.choose(costs, offered, asked.rate, brokers)
         batch = batch_unrolls(run, costs, choice, asked.line)
         told += _choice_words(costs, choice, asked.rate)
         told += far_line.words(asked.line, run, costs, choice, batch)
         told += _setting_words(run, costs, choice, batch)
+        if choice.brokers != run.broker.shards:
+            sets = (*sets, f"broker.shards={choice.brokers}")
         if batch != run.pacing.batch_unrolls:
             sets = (*sets, f"pacing.batch_unrolls={batch}")
         told += ["", *launch_lines(name, sets, costs, choice, host=asked.host)]
         figures |= _figures(costs, choice, asked.rate)
         if asked.picture is not None:
             rate = asked.rate or choice.per_s
-            _write(asked.picture, picture.draw(costs, offered, choice, rate))
+            _write(asked.picture, picture.draw(costs, offered, choice, rate, brokers))
     print("\n".join(told))  # noqa: T201
     if asked.to is not None:
         _write(asked.to, json.dumps(figures, indent=2) + "\n")
@@ -81,6 +84,12 @@ def plan(name: str, sets: Sequence[str], asked: Asked) -> int:
 def _write(to: Path, text: str) -> None:
     with writing(to):
         durable.write(to, text)
+
+
+def _brokers(run: run_file.Run) -> range:
+    """Returns how many brokers the run may have; it says how many at least."""
+    most = choose_mix.MOST_BROKERS if run.pacing.max_lag else 1
+    return range(run.broker.shards, most + 1)
 
 
 def _offered(asked: Asked) -> list[Machine]:
@@ -128,6 +137,8 @@ def _choice_words(costs: Costs, choice: Choice, rate: float | None) -> Iterator[
         )
     device = f"{choice.ranks} on {choice.gpu}" if choice.gpu else "on a core"
     yield f"learner     {device}"
+    if choice.brokers > 1:
+        yield f"brokers     {choice.brokers} on the first machine, a core each"
     yield f"price       ${choice.price:.4f}/h, ${choice.per_billion:.4g} for 1e9 steps"
     if choice.single and choice.single not in choice.mix:
         times = choice.single.price / choice.price
@@ -143,15 +154,19 @@ def _choice_words(costs: Costs, choice: Choice, rate: float | None) -> Iterator[
 
 def batch_unrolls(run: run_file.Run, costs: Costs, choice: Choice, line: Line) -> int:
     """Returns the unrolls of a version with which each that is played or on its way has a place,
-    and each rank its part; what the run has, where that is enough."""
+    and each rank its part, one of each of several brokers at least; what the run has, where that is
+    enough."""
     places, has = run.pacing.max_lag + 1, run.pacing.batch_unrolls
     streams = choose_mix.samplers(choice, costs) * run.actor.groups
     needed = line.places(streams, far_line.unroll_s(run, costs))
-    least = max(has, math.ceil(needed / places))
+    shared = choice.brokers * choice.ranks if choice.brokers > 1 else 1
+    least = max(has, math.ceil(needed / places), shared)
     return math.ceil(least / choice.ranks) * choice.ranks
 
 
 def _setting_words(run: run_file.Run, costs: Costs, choice: Choice, needed: int) -> Iterator[str]:
+    if choice.brokers != run.broker.shards:
+        yield f"setting     broker.shards={choice.brokers} for {run.broker.shards}"
     has = run.pacing.batch_unrolls
     if needed > has:
         samplers = choose_mix.samplers(choice, costs)
@@ -168,6 +183,7 @@ def _figures(costs: Costs, choice: Choice, rate: float | None) -> dict[str, Any]
         "predicted_per_s": round(choice.per_s, 1),
         "bound": choose_mix.bound(costs, choice),
         "used": {k: round(share, 4) for k, share in choose_mix.parts(costs, choice).items()},
+        "brokers": choice.brokers,
         "learner": {"ranks": choice.ranks, "device": choice.gpu or "cpu"},
         "machines": [
             {

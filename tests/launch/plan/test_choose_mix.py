@@ -52,6 +52,28 @@ def test_what_forbids_a_goal_is_named(
         choose_mix.choose(one, machines, rate)
 
 
+def test_more_brokers_where_one_is_too_slow() -> None:
+    choice = choose_mix.choose(COSTS, [METAL, PLAIN], 1_200_000, range(1, 9))
+    assert choice.brokers == 3
+    assert choice.per_s >= 1_200_000
+    assert choose_mix.parts(COSTS, choice)["broker"] == pytest.approx(0.8, abs=0.01)
+    with pytest.raises(ConfigError, match="2 brokers take 1,000,000 at most"):
+        choose_mix.choose(COSTS, [METAL, PLAIN], 1_200_000, range(1, 3))
+
+
+def test_as_many_brokers_as_the_run_says() -> None:
+    choice = choose_mix.choose(COSTS, [METAL, PLAIN], 100_000, range(4, 9))
+    assert choice.brokers == 4
+
+
+def test_without_a_goal_brokers_are_added_until_the_rank_never_waits() -> None:
+    quick = Costs(sampler_s=1e-4, learner_s=1e-2, broker_s=5e-5, gpus={"T4": 50_000.0})
+    one = choose_mix.choose(quick, [METAL, PLAIN], None)
+    more = choose_mix.choose(quick, [METAL, PLAIN], None, range(1, 9))
+    assert (one.brokers, more.brokers) == (1, 3)
+    assert more.per_s > 2 * one.per_s
+
+
 def test_samplers_leave_a_core_to_each_rank() -> None:
     choice = choose_mix.choose(COSTS, [METAL], 60_000)
     assert choose_mix.samplers_on(METAL, choice, COSTS) == 96 - 2

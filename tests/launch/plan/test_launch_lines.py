@@ -1,5 +1,9 @@
 """The lines that start a run on the machines of a plan."""
 
+import dataclasses
+
+import pytest
+
 from headrace.launch.plan.choose_mix import Choice
 from headrace.launch.plan.costs import Costs
 from headrace.launch.plan.launch_lines import launch_lines, learner_places
@@ -28,6 +32,33 @@ def test_one_rank_needs_no_torchrun() -> None:
 def test_ranks_take_the_largest_machines_first_and_use_all_their_gpus() -> None:
     places = learner_places(choice({XLARGE: 3, PLAIN: 2, METAL: 1}, ranks=10))
     assert list(places) == [(METAL, 1, 8), (XLARGE, 2, 1)], "the third has no rank"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "places"),
+    [
+        (20, [(METAL, 2, 8), (METAL, 1, 4)]),
+        (24, [(METAL, 3, 8)]),
+        (25, [(METAL, 3, 8), (XLARGE, 1, 1)]),
+        (3, [(METAL, 1, 3)]),
+    ],
+)
+def test_a_gpu_that_is_not_needed_has_no_rank(
+    ranks: int, places: list[tuple[Machine, int, int]]
+) -> None:
+    """So that a batch, a multiple of the ranks that are planned for, can be shared by them."""
+    assert list(learner_places(choice({METAL: 3, XLARGE: 2}, ranks=ranks))) == places
+
+
+def test_several_brokers_stand_one_behind_the_other_on_the_first_machine() -> None:
+    several = dataclasses.replace(choice({XLARGE: 1}), brokers=2)
+    lines = list(launch_lines("mine.toml", ["broker.shards=2"], COSTS, several, host="h"))
+    given = "--set security.curve=true --set broker.shards=2"
+    assert lines[2:4] == [
+        f"headrace broker --run mine.toml --bind tcp://h:5755 {given}",
+        f"headrace broker --run mine.toml --shard 1 --bind tcp://h:5757 {given}",
+    ]
+    assert all("--broker tcp://h:5755,tcp://h:5757 " in line for line in (lines[4], lines[6]))
 
 
 def test_each_kind_of_machine_has_its_own_torchrun_line() -> None:

@@ -27,8 +27,8 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["--costs", "costs.toml", "--prices", "prices.csv"]
 
 
-def test_the_page_shows_six_plans() -> None:
-    assert len(SHOWN) == 6
+def test_the_page_shows_seven_plans() -> None:
+    assert len(SHOWN) == 7
 
 
 @pytest.mark.parametrize(("line", "shown"), SHOWN, ids=[words.split()[-1] for words, _ in SHOWN])
