@@ -1,6 +1,7 @@
-"""The lines that a plan prints start its run: on one machine, two ranks there, two machines; a
-measurement that is left leaves nothing."""
+"""The lines that a plan prints start its run: on one machine, with two ranks or two brokers there,
+on two machines; a measurement that is left leaves nothing."""
 
+import functools
 import shlex
 
 import pytest
@@ -23,19 +24,22 @@ CASES = {
     "workstation": Choice({GPU: 1}, "L4", 1, 1.0, None),
     "two ranks": Choice({SERVER: 1}, "L4", 2, 1.0, None),
     "two machines": Choice({GPU: 2}, "L4", 2, 1.0, None),
+    "two brokers": Choice({LAPTOP: 1}, "", 1, 1.0, None, brokers=2),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_lines_of_a_plan_start_its_run(place: Place, case: str) -> None:
     choice = CASES[case]
-    sets = ("stop.return=none", "stop.steps=2000")
+    sets = ["stop.return=none", "stop.steps=2000"]
+    if choice.brokers > 1:
+        sets += ["broker.shards=2", "pacing.batch_unrolls=2"]
     given = list(launch_lines(place.run, sets, COSTS, choice, host="127.0.0.1"))
-    port, meet = str(ports.free()), str(ports.free())
+    taken = [(f":{old}", f":{ports.free()}") for old in (5755, 5757, 29500)]
     learners: list[Process] = []
     nodes: list[Process] = []
     for line in given:
-        words = shlex.split(line.replace(":5755", f":{port}").replace(":29500", f":{meet}"))
+        words = shlex.split(functools.reduce(lambda text, at: text.replace(*at), taken, line))
         # All machines are this one: what is on each of two is started twice.
         if "torchrun" in line:
             hosts = int(words[words.index("--nnodes") + 1])
