@@ -61,6 +61,7 @@ def _train_arguments(train: argparse.ArgumentParser) -> None:
 def _train(given: argparse.Namespace) -> int:
     from headrace.launch.config import starts
     from headrace.launch.local import train
+    from headrace.launch.local.options import Options
 
     sets = list(given.set)
     for key, value in (
@@ -74,7 +75,7 @@ def _train(given: argparse.Namespace) -> int:
             sets.append(f"{key}={value}")
     if split.has_policies(given.run):
         return _train_several(given, sets)
-    options = train.Options(
+    options = Options(
         quiet=given.quiet,
         evaluate=given.evaluate,
         record=given.record,

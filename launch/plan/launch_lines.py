@@ -1,6 +1,5 @@
 """Writes the lines that start a run on the machines of a plan. Pure."""
 
-import math
 from collections.abc import Iterator, Sequence
 
 from headrace.broker.transport import several

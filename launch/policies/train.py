@@ -21,6 +21,7 @@ from headrace.launch.local import run_folder
 from headrace.launch.local import train as one_run
 from headrace.launch.local.child_plans import ChildPlans, actor_seed, learner_again
 from headrace.launch.local.children import Child, Children, GaveUpError, Plan
+from headrace.launch.local.options import Options as OneRunOptions
 from headrace.launch.policies.policy import Options, Policy, begun
 from headrace.launch.policies.split import PolicyRun
 from headrace.launch.process import folder_lock, logs, runtime, shown_tracebacks
@@ -122,7 +123,7 @@ class _Several:
         return Plan("learner", role, learner_again(plans))
 
     def _run_of(self, one: Policy) -> Plan:
-        options = one_run.Options(
+        options = OneRunOptions(
             quiet=True,
             evaluate=self.options.evaluate,
             record=self.options.record,

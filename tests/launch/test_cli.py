@@ -23,6 +23,7 @@ from headrace.launch.config import run_file
 from headrace.launch.config.starts import run_folder
 from headrace.launch.export import export
 from headrace.launch.local import train
+from headrace.launch.local.options import Options
 from headrace.launch.process import logs, runtime
 from headrace.launch.results import play, replay
 from headrace.launch.roles import broker, learner, sampler
@@ -107,9 +108,9 @@ def test_train(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run = start.run
     assert (run.run.seed, run.stop.return_, run.actor.count) == (5, 20.0, 3)
     assert (start.out, start.resume) == (tmp_path, False)
-    assert both == train.Options(quiet=False, evaluate=True, record=True)
-    assert neither == train.Options(quiet=True, evaluate=None, record=False)
-    assert without == train.Options(quiet=True, evaluate=False, record=False)
+    assert both == Options(quiet=False, evaluate=True, record=True)
+    assert neither == Options(quiet=True, evaluate=None, record=False)
+    assert without == Options(quiet=True, evaluate=False, record=False)
 
 
 def test_play(monkeypatch: pytest.MonkeyPatch) -> None:

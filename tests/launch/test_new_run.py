@@ -159,7 +159,10 @@ def test_a_run_has_the_name_of_its_environment(env_id: str, name: str) -> None:
             ["nothing-v3"], "env.id = 'nothing-v3' cannot be made", marks=pytest.mark.slow
         ),
         (["CartPole-v1", "--out", "there.toml"], "there.toml is there already"),
-        (["CartPole-v1", "--out", "no/such/folder.toml"], "cannot write no/such/folder.toml: No such file"),
+        (
+            ["CartPole-v1", "--out", "no/such/folder.toml"],
+            "cannot write no/such/folder.toml: No such file",
+        ),
     ],
 )
 def test_what_it_cannot_write_is_one_line(

@@ -23,7 +23,7 @@ def test_the_line_names_the_file_and_why(advice: str, line: str) -> None:
 
 def test_an_error_without_a_number_is_told_as_it_is() -> None:
     with (
-        pytest.raises(ConfigError, match="cannot write a.json: it is a picture"),
+        pytest.raises(ConfigError, match=r"cannot write a\.json: it is a picture"),
         writing("a.json"),
     ):
         raise OSError("it is a picture")

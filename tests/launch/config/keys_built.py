@@ -24,7 +24,8 @@ from headrace.broker.journal.journal import Journal
 from headrace.broker.server.connections.roster import Peer
 from headrace.broker.server.server import Server
 from headrace.launch.config import allowed_code, run_file, shared_run, starts
-from headrace.launch.local import train as local
+from headrace.launch.local.options import Options
+from headrace.launch.local.processes import Processes
 from headrace.launch.policies.policy import Policy
 from headrace.launch.process import logs, runtime, sd_notify
 from headrace.launch.results import loaded_run
@@ -150,7 +151,7 @@ def traced(run: run_file.Run, folder: Path) -> Any:
 def plans(run: run_file.Run, folder: Path) -> Any:
     """The processes of `headrace train`."""
     start = starts.Start(run, folder, folder / "run.toml", ())
-    one = local._Local(start, local.Options(), "ipc:///x", started=0.0, asked=mock.Mock())
+    one = Processes(start, Options(), "ipc:///x", started=0.0, asked=mock.Mock())
     children = mock.Mock()
     children.fork_together = lambda wanted, _: list(wanted)
     children.start = lambda name, _: SimpleNamespace(name=name)

@@ -18,7 +18,8 @@ from headrace.launch.config.starts import Start
 from headrace.launch.local import summary
 from headrace.launch.local.child_plans import evaluates, web_port
 from headrace.launch.local.children import Child, GaveUpError
-from headrace.launch.local.train import Options, _Local
+from headrace.launch.local.options import Options
+from headrace.launch.local.processes import Processes
 from headrace.launch.process import runtime
 from headrace.launch.roles import broker, learner_report
 from headrace.learner.progress import Progress
@@ -37,8 +38,8 @@ class FakeChildren:
         self.again.append(child.name)
 
 
-def local(children: FakeChildren) -> _Local:
-    made = _Local(
+def local(children: FakeChildren) -> Processes:
+    made = Processes(
         Start(Run(), Path("nowhere"), Path("run.toml"), ()),
         Options(quiet=True, evaluate=True),
         ["ipc:///b"],
@@ -167,7 +168,7 @@ def test_nobody_else_is_missed_so_little() -> None:
 def test_roles_are_imported_once_before_they_are_forked() -> None:
     """Else each child imports torch for itself: half a second later, and in memory of its own."""
     probe = (
-        "import sys; from headrace.launch.local import train; train._import_roles();"
+        "import sys; from headrace.launch.local import processes; processes._import_roles();"
         " print(*sorted({'torch', 'headrace.launch.roles.learner', 'headrace.launch.roles.sampler'}"
         " - set(sys.modules)))"
     )
