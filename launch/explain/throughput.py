@@ -56,11 +56,12 @@ def _learner(figures: Figures, samplers_wait: float) -> Iterator[Finding]:
     what = f"the learner is busy {_percent(1 - shares.get('wait', 0.0))} of its time"
 
     # `left`: the learner's time, of what it spends now.
-    def finding(why: str, sets: tuple[str, ...], left: float) -> Finding:
+    def finding(why: str, sets: tuple[str, ...], left: float, advice: str = "") -> Finding:
         return Finding(
             "learner",
             f"{what}, {why}, and samplers wait {_percent(samplers_wait)}",
             sets,
+            advice=advice,
             gain=min(samplers_could, 1 / max(0.05, left)),
         )
 
@@ -78,7 +79,8 @@ def _learner(figures: Figures, samplers_wait: float) -> Iterator[Finding]:
     if phase == "others":
         share = shares["others"]
         why = f"{_percent(share)} with other networks that its process trains"
-        yield finding(why, ("learner.together=false",), 1 - share)
+        sets = ("learner.together=false",) if run.learner.together else ()
+        yield finding(why, sets, 1 - share, "start a learner for each run")
         return
     trains = sum(shares.get(name, 0.0) for name in ("forward", "backward", "optimise"))
     why = f"{_percent(trains)} with network and gradients"

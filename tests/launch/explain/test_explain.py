@@ -123,8 +123,11 @@ def test_nothing_is_said_against_the_default_of_an_algorithm() -> None:
 
 def test_a_learner_that_is_busy_with_others_wants_a_process_of_its_own() -> None:
     busy: Any = {"learner": {"others": 0.6, "forward": 0.4}, "samplers": {"wait_credit": 0.9}}
-    (found,) = throughput.find(of("cartpole", cores=4, cores_busy=2.0, **busy))
+    together = ("learner.together=true",)
+    (found,) = throughput.find(of("cartpole", together, cores=4, cores_busy=2.0, **busy))
     assert found.sets == ("learner.together=false",) and "60 % with other networks" in found.what
+    (by_hand,) = throughput.find(of("cartpole", cores=4, cores_busy=2.0, **busy))
+    assert not by_hand.sets and "; start a learner for each run (about" in by_hand.words()
 
 
 def test_a_large_step_is_judged_by_how_often_a_batch_is_used() -> None:
