@@ -1,6 +1,7 @@
 """Plays an evaluation in a thread: an environment that hangs does not stop the event loop."""
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,12 +33,14 @@ class EvaluationThread:
         tell: Callable[[], None],
         against: PolicyLike | None = None,
         others: Sequence[Seated] = (),
+        longest: float = math.inf,
     ) -> None:
         """Takes `timeout_s`, the seconds a step may take before the environment is taken to hang,
-        and `tell`, which is called on the event loop at the end."""
+        `tell`, which is called on the event loop at the end, and `longest`, the steps of an episode
+        after which the evaluation is given up."""
         self._policy, self._env, self._spaces, self._how = policy, env, spaces, how
         self._against, self._others = against, others
-        self._timeout_s, self._tell = timeout_s, tell
+        self._timeout_s, self._tell, self._longest = timeout_s, tell, longest
         self._loop = asyncio.get_running_loop()
         self._stopped = False
         self.last_step_at = time.monotonic()  # when it last asked whether it should go on
@@ -83,6 +86,7 @@ class EvaluationThread:
                 against=self._against,
                 others=self._others,
                 stopped=self._asked,
+                longest=self._longest,
             )
         except BaseException as error:  # noqa: BLE001 - the loop must hear of anything
             outcome = error

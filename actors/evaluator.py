@@ -59,6 +59,10 @@ class StoppedError(Exception):
     """Ends an evaluation that was told to stop; nothing of what was played counts."""
 
 
+class TooLongError(Exception):
+    """Ends an evaluation of which an episode goes on and on."""
+
+
 def play(
     policy: PolicyLike,
     env_config: EnvConfig,
@@ -69,14 +73,16 @@ def play(
     others: Sequence[Seated] = (),
     watch: Callable[[Any], None] | None = None,
     stopped: Callable[[], bool] = lambda: False,
+    longest: float = math.inf,
 ) -> Scores:
     """Plays the episodes with seeds how.seed .. how.seed + how.episodes - 1, how.envs at a time.
     `against` plays all agents but one, in each episode another one; None = nobody else plays.
     `others` play always the same agents, all those that env.agents does not name.
 
     `watch` is called after every step of the first environment, which then shows what the step led
-    to. `stopped` is asked before every step; once it says so, StoppedError is raised. Whatever goes
-    wrong in an environment is an EnvError.
+    to. `stopped` is asked before every step; once it says so, StoppedError is raised. An episode
+    that is not over after `longest` steps is a TooLongError, whatever goes wrong in an environment
+    an EnvError.
     """
     spaces = msgspec.structs.replace(spaces, metrics=env_config.metrics)
     metrics: dict[str, list[float]] = {name: [] for name in spaces.metrics}
@@ -95,6 +101,8 @@ def play(
                 if watch is not None and place == 0:
                     watch(table.envs[0].env)
                 if not table.over[place]:
+                    if table.lengths[place] >= longest:
+                        raise TooLongError
                     continue
                 episode = playing.pop(place)
                 scores.returns[episode] = table.returned(place)

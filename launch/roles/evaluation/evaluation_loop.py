@@ -26,6 +26,10 @@ from headrace.learner.spaces import Spaces
 
 log = logging.getLogger(__name__)
 
+# Steps of an episode, after which an evaluation is given up the first time: a policy that is not
+# trained yet may do the same for ever, and no other version would be scored meanwhile.
+_LONGEST = 10_000
+
 
 class EvaluationLoop:
     """Evaluates the newest weights of one run, one evaluation after another."""
@@ -52,6 +56,7 @@ class EvaluationLoop:
         self.game: EvaluationThread | None = None  # the evaluation that is being played
         # The highest mean, and of which version: "" = of the return; ".metric.NAME".
         self._best: dict[str, tuple[float, int]] = {}
+        self._longest = _LONGEST  # steps of an episode
         self._over_at = 0.0  # when we heard that the run is over; 0 = not yet
 
     async def run(self) -> None:
@@ -101,6 +106,15 @@ class EvaluationLoop:
             )
         except evaluator.StoppedError:
             log.info("version %d is not evaluated: the run is over", policy.version)
+        except evaluator.TooLongError:
+            log.warning(
+                "version %d is not evaluated: an episode was not over after %d steps; the next one"
+                " may take twice as many. A policy that does the same again and again is scored by"
+                " drawn actions: evaluate.greedy=false",
+                policy.version,
+                self._longest,
+            )
+            self._longest *= 2
         else:
             self._report(blob, scores, time.monotonic() - began)
 
@@ -117,6 +131,7 @@ class EvaluationLoop:
             others=self._others,
             timeout_s=run.actor.step_timeout_s,
             tell=self._end.news.set,
+            longest=self._longest,
         )
         self.game = game
         game.start()

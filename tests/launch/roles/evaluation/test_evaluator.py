@@ -330,6 +330,26 @@ def test_the_end_of_the_run_does_not_wait_for_ever(
     assert not (tmp_path / "evaluations.jsonl").exists()
 
 
+def test_an_episode_that_goes_on_and_on_costs_one_evaluation(
+    tmp_path: Path, spaces: Spaces, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """The next version may take twice as long, so that long episodes are scored in the end."""
+    monkeypatch.setattr("headrace.launch.roles.evaluation.evaluation_loop._LONGEST", 3)
+
+    async def main() -> End:
+        end = End()
+        end.tell(blob=blob(spaces, 1))
+        async with asyncio.timeout(20.0), asyncio.TaskGroup() as group:
+            group.create_task(evaluator(end, spaces, tmp_path).run())
+            await until(lambda: "version 1 is not evaluated: an episode was not" in caplog.text)
+            end.tell(blob=blob(spaces, 2), over="done")
+        return end
+
+    assert asyncio.run(main()).acted == [1, 2]
+    assert [entry["version"] for entry in lines(tmp_path)] == [2]
+    assert "after 3 steps" in caplog.text
+
+
 def test_it_waits_between_evaluations(tmp_path: Path, spaces: Spaces) -> None:
     run = msgspec.structs.replace(
         RUN, evaluate=msgspec.structs.replace(RUN.evaluate, every_s=3600.0)
