@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+MOST_BROKERS = 64  # of a run
+
 
 class BrokerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """Says where the broker listens and how much it may hold."""
@@ -19,7 +21,7 @@ class BrokerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             ge=1,
-            le=64,
+            le=MOST_BROKERS,
             description="brokers of the run; each peer but the learner speaks with one of them, and"
             " each hears of weights from the learner. Needs pacing.max_lag >= 1",
         ),

@@ -8,10 +8,12 @@ from headrace.launch.config.run_file import ConfigError
 
 
 @contextlib.contextmanager
-def writing(what: Path | str, advice: str = "") -> Iterator[None]:
-    """Raises ConfigError where this cannot be written inside: why, and what to do instead."""
+def writing(
+    what: Path | str, advice: str = "", kind: type[ConfigError] = ConfigError
+) -> Iterator[None]:
+    """Raises an error of this kind where something cannot be written: why, and what to do."""
     try:
         yield
     except OSError as error:
         end = f"; {advice}" if advice else ""
-        raise ConfigError(f"cannot write {what}: {error.strerror or error}{end}") from error
+        raise kind(f"cannot write {what}: {error.strerror or error}{end}") from error

@@ -4,6 +4,7 @@ A file that computes something else than the network is deleted.
 """
 
 import contextlib
+import functools
 import importlib
 import json
 import logging
@@ -21,6 +22,7 @@ from headrace.launch.export.onnx_module import OnnxModule, TensorPort
 from headrace.launch.export.parity import DIFFERENCE, OBSERVATIONS, Parity
 from headrace.launch.process import runtime
 from headrace.launch.results import loaded_run
+from headrace.launch.writing import writing
 
 _OPSET = 18
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -31,6 +33,9 @@ _EXAMPLE_ROWS = 2
 
 class ExportError(run_file.ConfigError):
     """Signals that the policy cannot be exported here; its text is one line."""
+
+
+_writing = functools.partial(writing, kind=ExportError)
 
 
 def export(run_dir: Path, *, which: str | None, policy: int | None, out: Path | None) -> int:
@@ -79,14 +84,6 @@ def _rename_both(part: Path, path: Path, described_part: Path, described: Path) 
             else:
                 durable.write(described, before)
         raise
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ExportError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _check_packages() -> None:

@@ -1,4 +1,4 @@
-"""What the command line says of `headrace train`, beside the run."""
+"""Holds what the command line says of `headrace train`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

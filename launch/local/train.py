@@ -1,4 +1,4 @@
-"""`headrace train`: what is checked and prepared before the processes of a run start here."""
+"""Checks and prepares what `headrace train` needs, before the processes of a run start here."""
 
 import logging
 import os

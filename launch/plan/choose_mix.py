@@ -12,7 +12,6 @@ from headrace.launch.plan.cheapest import MOST_CORES, MOST_GPUS, Mix
 from headrace.launch.plan.costs import Costs
 from headrace.launch.plan.machines import Machine
 
-MOST_BROKERS = 64  # of a run
 ONE_BROKER = range(1, 2)
 _BILLION = 1e9
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from headrace.broker import durable
+from headrace.broker.config import MOST_BROKERS
 from headrace.launch.config import run_file
 from headrace.launch.plan import choose_mix, far_line, machines, measure, picture
 from headrace.launch.plan import costs as run_costs
@@ -88,7 +89,7 @@ def _write(to: Path, text: str) -> None:
 
 def _brokers(run: run_file.Run) -> range:
     """Returns how many brokers the run may have; it says how many at least."""
-    most = choose_mix.MOST_BROKERS if run.pacing.max_lag else 1
+    most = MOST_BROKERS if run.pacing.max_lag else 1
     return range(run.broker.shards, most + 1)
 
 

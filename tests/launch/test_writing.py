@@ -1,4 +1,4 @@
-"""What cannot be written is said in one line."""
+"""Checks the line that a file gets which cannot be written."""
 
 import errno
 
