@@ -138,6 +138,8 @@ def test_who_has_lost_its_broker_for_good_goes_to_another(place: Place, what: st
     names = (place.ipc, f"{place.ipc}.1")
     brokers = [place.broker(*shards, bind=name) for name in names]
     learner = place.learner(*shards, *ENDLESS, broker=",".join(names))
+    for broker in brokers:
+        broker.says("run small at")  # both answer: else a name's choice may be another later
     # One of a name that leads it to the second.
     name = next(
         f"far{n}"
