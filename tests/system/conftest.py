@@ -74,9 +74,9 @@ def until(
     what: str,
     *,
     timeout_s: float = PATIENCE_S,
-    why: Callable[[], str] = lambda: "",
+    why: Callable[[], object] = lambda: "",
 ) -> Any:
-    """Returns what the condition gives once it gives something; fails with what `why` adds."""
+    """Returns what the condition gives once it gives something; fails with what `why` adds then."""
     deadline = time.monotonic() + timeout_s
     while True:
         found = condition()
@@ -135,7 +135,7 @@ class Process:
             assert found or not ended, f"ended without {pattern!r}:\n{self.text()}"
             return found
 
-        match: re.Match[str] = until(look, f"{pattern!r} in:\n{self.text()}", timeout_s=timeout_s)
+        match: re.Match[str] = until(look, f"{pattern!r} in:\n", timeout_s=timeout_s, why=self.text)
         return match
 
     def ends(self, *, timeout_s: float = PATIENCE_S) -> int:
@@ -354,10 +354,10 @@ class Place:
 
     def nothing_is_left(self, *, timeout_s: float = 0.0) -> None:
         """No process, no socket folder, no shared memory."""
-        until(lambda: not self.alive(), f"still there: {self.alive()}", timeout_s=timeout_s)
+        until(lambda: not self.alive(), "still there: ", timeout_s=timeout_s, why=self.alive)
         assert list(self.temporary.glob("headrace-*")) == []
         # Waits: a node may just have made its folder, and not have taken it yet.
-        until(lambda: not self._forsaken(), f"left: {self._forsaken()}", timeout_s=LONG_S)
+        until(lambda: not self._forsaken(), "left: ", timeout_s=LONG_S, why=self._forsaken)
 
     def _forsaken(self) -> set[str]:
         news = {name for name in shared_memory() - self._shared_memory if "headrace" in name}

@@ -29,7 +29,7 @@ def lines(place: Place) -> list[dict[str, Any]]:
 
 def evaluations(place: Place, more: int = 1) -> None:
     goal = len(lines(place)) + more
-    until(lambda: len(lines(place)) >= goal, f"{goal} evaluations, have {lines(place)}")
+    until(lambda: len(lines(place)) >= goal, f"{goal} evaluations, have ", why=lambda: lines(place))
 
 
 def pid_of(place: Place) -> int:

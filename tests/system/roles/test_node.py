@@ -54,7 +54,7 @@ class Machine:
         return number(scrape(self.port), f"headrace_node_{name}")
 
     def reaches(self, name: str, least: float) -> None:
-        until(lambda: self.figure(name) >= least, f"{name} {least}:\n{self.node.text()}")
+        until(lambda: self.figure(name) >= least, f"{name} {least}:\n", why=self.node.text)
 
     def has(self, samplers: int) -> bool:
         """Says whether there are as many, and no others."""
@@ -265,7 +265,7 @@ def test_it_grows_and_shrinks_while_it_runs_and_goes_with_its_machine(place: Pla
     for wanted in (1, 2):
         size.write_text(str(wanted))
         machine.node.signal(signal.SIGHUP)
-        until(partial(machine.has, wanted), f"{wanted} samplers:\n{machine.node.text()}")
+        until(partial(machine.has, wanted), f"{wanted} samplers:\n", why=machine.node.text)
     size.write_text("-1")
     machine.node.signal(signal.SIGHUP)
     machine.node.says(r"'-1' is no number from 1 to 1024; 2 samplers go on")

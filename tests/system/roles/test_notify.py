@@ -41,10 +41,10 @@ class Ear:
 
     def says(self, word: str, more: int = 1) -> None:
         goal = self.count(word) + more
-        until(lambda: self.count(word) >= goal, f"{more} more {word} in {self.lines}")
+        until(lambda: self.count(word) >= goal, f"{more} more {word} in ", why=lambda: self.lines)
 
     def hears(self, line: str) -> None:
-        until(lambda: line in self.lines, f"{line} in {self.lines}")
+        until(lambda: line in self.lines, f"{line} in ", why=lambda: self.lines)
 
     def order(self) -> list[str]:
         """What was said, in order; what was said several times in a row once."""
@@ -70,7 +70,11 @@ def start(place: Place, ear: Ear, *arguments: str) -> Process:
 
 
 def status(ear: Ear, pattern: str) -> None:
-    until(lambda: any(re.search(pattern, line) for line in ear.lines), f"{pattern}: {ear.lines}")
+    until(
+        lambda: any(re.search(pattern, line) for line in ear.lines),
+        f"{pattern}: ",
+        why=lambda: ear.lines,
+    )
 
 
 def test_ready_fed_and_stopping_in_this_order(place: Place, listen: Listen) -> None:
