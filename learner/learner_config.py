@@ -36,6 +36,14 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
             " drawn between 1 / this and this, as {lr = 3.0}; empty = all are alike"
         ),
     ] = field(default_factory=dict)
+    replace_every: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="of a population: after so many steps of each policy the worst quarter"
+            " go on as copies of the best, what learner.spread names times 0.8 or 1.25; 0 = never",
+        ),
+    ] = 0
     warm_start: Annotated[
         str,
         Meta(

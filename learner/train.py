@@ -15,7 +15,7 @@ from headrace.learner.nonfinite import NonFiniteSearch, mark_dead
 from headrace.learner.progress import ProgressLines
 from headrace.learner.ranks import Facts
 from headrace.learner.sharding.sharded_weights import ShardedWeights
-from headrace.learner.step.after_step import update_statistics
+from headrace.learner.step.after_step import after_batch
 from headrace.learner.step.choice import device_decides
 from headrace.learner.step.device_steps import DeviceSteps
 from headrace.learner.step.flight import Flight, Steps
@@ -142,7 +142,7 @@ def settle(parts: TrainParts, steps: Steps, search: NonFiniteSearch, flight: Fli
     if not steps.late:
         search.check_weights()
         assert flight.fresh is not None
-        update_statistics(parts, flight.fresh, flight.vs)
+        after_batch(parts, flight.fresh, flight.vs)
         update_curriculum(parts)
     elif not flight.sound:
         search.check_weights()

@@ -84,7 +84,12 @@ _RULES = (
         ("every", "keep", "others", "pick"),
     ),
     _Rule("env.population = 0", lambda run: not run.env.population, "env", ("policy",)),
-    _Rule("env.population = 0", lambda run: not run.env.population, "learner", ("spread",)),
+    _Rule(
+        "env.population = 0",
+        lambda run: not run.env.population,
+        "learner",
+        ("spread", "replace_every"),
+    ),
     _Rule("it is the only policy", lambda run: not run.env.agents, "learner", ("together",)),
     _Rule(
         "model.kind is neither auto nor mlp",

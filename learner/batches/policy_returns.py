@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from headrace.learner.batches.unroll_ends import EpisodeEnds
 
 TABLE: Final = "population.csv"
+_PART = 4  # of the policies so many-th are replaced, by as many that are better
 # The share of an episode in its policy's mean, once there were many: about the latest 20 count.
 _SHARE = 0.1
-_COLUMNS = ("policy", "episodes", "steps", "mean_return")
+_COLUMNS = ("policy", "episodes", "steps", "mean_return", "parent")
 
 
 class PolicyReturns:
@@ -21,6 +22,8 @@ class PolicyReturns:
         self._episodes = np.zeros(policies, np.int64)
         self._steps = np.zeros(policies, np.int64)  # of these episodes
         self._means = np.zeros(policies)  # return; 0 where no episode has ended
+        self._parents = np.full(policies, -1, np.int64)  # whose copy it was last; -1 = nobody's
+        self.replaced_at = 0  # trained steps of all, when policies were compared last
 
     def add(self, unrolls: Sequence[EpisodeEnds]) -> None:
         """Takes in the episodes that are reported with these unrolls."""
@@ -39,6 +42,20 @@ class PolicyReturns:
     def means(self) -> NDArray[np.float64]:
         """Returns each policy's mean return; not a number where no episode has ended."""
         return np.where(self._episodes > 0, self._means, np.nan)
+
+    def replace(self, rng: np.random.Generator, *, at: int) -> list[tuple[int, int]]:
+        """Lets the worst quarter of those that have ended an episode go on as some of the best
+        quarter, after `at` trained steps; returns these pairs."""
+        self.replaced_at = at
+        known = np.flatnonzero(self._episodes)
+        order = known[np.argsort(self._means[known], kind="stable")]
+        count = max(1, len(order) // _PART) if len(order) > 1 else 0
+        worst, best = order[:count], order[len(order) - count :]
+        pairs = zip(worst.tolist(), rng.permutation(best).tolist(), strict=True)
+        found = [(one, better) for one, better in pairs if self._means[one] < self._means[better]]
+        for one, better in found:
+            self._means[one], self._parents[one] = self._means[better], better
+        return found
 
     def summary(self) -> dict[str, Any] | None:
         """Returns the best policy, and how the others compare; None = there is no population, or
@@ -66,15 +83,21 @@ class PolicyReturns:
         yield ",".join((*_COLUMNS, *factors))
         for policy, row in enumerate(zip(*factors.values(), strict=True)):
             mean = f"{self._means[policy]:.6g}" if self._episodes[policy] else ""
-            shown = (policy, self._episodes[policy], self._steps[policy], mean)
+            parent = "" if self._parents[policy] < 0 else self._parents[policy]
+            shown = (policy, self._episodes[policy], self._steps[policy], mean, parent)
             yield ",".join((*map(str, shown), *(f"{factor:.6g}" for factor in row)))
 
     def state(self) -> list[list[float]]:
         """Returns plain data for the checkpoint."""
-        return [[*map(float, one)] for one in (self._episodes, self._steps, self._means)]
+        told = [self._episodes, self._steps, self._means]
+        if self.replaced_at:  # checkpoints of before there were replacements lack it
+            told += [self._parents, np.array([self.replaced_at])]
+        return [[*map(float, one)] for one in told]
 
     def restore(self, state: Sequence[Sequence[float]]) -> None:
-        episodes, steps, means = state
+        episodes, steps, means, *replaced = state
         self._episodes = np.array(episodes, np.int64)
         self._steps = np.array(steps, np.int64)
         self._means = np.array(means, np.float64)
+        parents, (at,) = replaced or ([-1] * len(means), [0])
+        self._parents, self.replaced_at = np.array(parents, np.int64), int(at)

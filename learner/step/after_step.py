@@ -1,6 +1,9 @@
-"""Follows optimiser steps: moves the target network, adapts coefficients, and updates the running
-statistics of observations and returns."""
+"""Follows optimiser steps: moves the target network, adapts coefficients, updates the running
+statistics of observations and returns, and lets policies of a population go on as better ones."""
 
+import logging
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,8 +15,13 @@ from headrace.learner.algorithms.losses import adapted_kl_coef
 from headrace.learner.config import number
 from headrace.learner.models.gaussians import LOG_STD
 from headrace.learner.models.normalise import moments
+from headrace.learner.models.population.population import Population
 from headrace.learner.sharding.parts import own_part
 from headrace.learner.train_parts import TrainParts
+
+log = logging.getLogger(__name__)
+
+_CHANGE = 1.25  # a factor of a policy that goes on as another is multiplied or divided by it
 
 
 def after_step(parts: TrainParts, loss: Loss) -> bool:
@@ -52,6 +60,29 @@ def adapt_kl(parts: TrainParts, kl: float) -> None:
     progress, algorithm = parts.progress, parts.algorithm
     coef = algorithm.kl_coef if progress.kl_coef is None else progress.kl_coef
     progress.kl_coef = adapted_kl_coef(coef, kl, algorithm.kl_target)
+
+
+def after_batch(parts: TrainParts, fresh: Sample, vs: Tensor | None) -> None:
+    """Does what follows all steps of a batch."""
+    update_statistics(parts, fresh, vs)
+    if parts.config.replace_every and isinstance(parts.model, Population):
+        since = parts.progress.trained_steps - parts.progress.population.replaced_at
+        if since >= parts.config.replace_every * len(parts.model.weights):
+            replace_worst(parts, parts.model)
+
+
+def replace_worst(parts: TrainParts, population: Population) -> None:
+    """Lets the worst policies go on as better ones, with other factors."""
+    at, target = parts.progress.trained_steps, parts.target
+    rng = np.random.default_rng((parts.seed, at))
+    pairs = parts.progress.population.replace(rng, at=at)
+    for policy, better in pairs:
+        population.take_over(policy, better)
+        if isinstance(target, Population):
+            target.take_over(policy, better)
+        factors = {name: _CHANGE ** rng.choice((-1, 1)) for name in sorted(parts.config.spread)}
+        population.multiply(policy, factors)
+    log.info("%d of %d policies go on as better ones", len(pairs), len(population.weights))
 
 
 @torch.no_grad()

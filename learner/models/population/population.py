@@ -62,6 +62,7 @@ class Population(Model):
         self.weights = nn.Parameter(_first_weights(one, policies, seed))
         # Rows that the optimiser has moved, since whoever asks has set them back.
         self.touched = torch.ones(policies, dtype=torch.bool)
+        self.kept: tuple[Tensor, ...] = ()  # what the optimiser keeps, a row for each policy
         self.returns = PopArt(_ValueHeads(self)) if normalise_returns else None
         for factor in FACTORS.values():
             self.register_buffer(factor, torch.ones(policies))
@@ -77,6 +78,19 @@ class Population(Model):
         for setting, buffer in FACTORS.items():
             drawn = 2 * torch.rand(len(self.weights), generator=rng) - 1
             self.get_buffer(buffer).copy_(most.get(setting, 1.0) ** drawn)
+
+    @torch.no_grad()
+    def take_over(self, policy: int, better: int) -> None:
+        """Makes a policy what another is: its weights, its factors, what its optimiser keeps."""
+        factors = (self.get_buffer(buffer) for buffer in FACTORS.values())
+        for rows in (self.weights, *self.kept, *factors):
+            rows[policy] = rows[better]
+        self.touched[policy] = True
+
+    def multiply(self, policy: int, factors: Mapping[Any, float]) -> None:
+        """Changes a policy's factors, by setting."""
+        for setting, factor in factors.items():
+            self.get_buffer(FACTORS[setting])[policy] *= factor
 
     @property
     def one(self) -> Model:

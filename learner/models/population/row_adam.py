@@ -21,7 +21,7 @@ class RowAdam(torch.optim.Optimizer):
     def __init__(self, population: Population, *, lr: float, eps: float) -> None:
         super().__init__([population.weights], {"lr": lr, "betas": (0.9, 0.999), "eps": eps})
         self._factor = population.get_buffer(FACTORS["lr"])
-        self._touched = population.touched
+        self._population = population
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
@@ -34,8 +34,9 @@ class RowAdam(torch.optim.Optimizer):
             state["step"] = weights.new_zeros(len(weights))
             state["exp_avg"] = torch.zeros_like(weights)
             state["exp_avg_sq"] = torch.zeros_like(weights)
-        self._touched[rows.cpu()] = True
-        of_policy = (weights, state["exp_avg"], state["exp_avg_sq"], state["step"])
+        self._population.touched[rows.cpu()] = True
+        self._population.kept = (state["exp_avg"], state["exp_avg_sq"], state["step"])
+        of_policy = (weights, *self._population.kept)
         for rate, moved in self._moved(rows, gradient).items():
             there, here = zip(*moved, strict=True)
             own, means, squares, steps = ([one[policy] for policy in here] for one in of_policy)

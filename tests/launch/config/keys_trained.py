@@ -28,6 +28,7 @@ from headrace.learner.progress import Progress
 from headrace.learner.ranks import Ranks
 from headrace.learner.spaces import (
     DEAD,
+    POLICY,
     TERMINATED,
     TRUNCATED,
     Action,
@@ -51,6 +52,7 @@ PLAIN = Spaces(
         )
     ),
 )
+MANY = Spaces((Leaf("obs", "<f4", (3,)), Leaf(POLICY, "<i8", (), (3,))), discrete(3), population=3)
 IMAGE = Spaces((Leaf("obs", "|u1", (40, 40)),), discrete(3))
 _VERSIONS = 4
 
@@ -145,7 +147,13 @@ class _MadeUp:
         flags[3, 1] = DEAD
         version, live = self.given - 1, int(((flags & DEAD) == 0).sum())
         self._batch.messages = [
-            unrolls.message(at, version_min=version, version_max=version, steps=live * (at == 0))
+            unrolls.message(
+                at,
+                version_min=version,
+                version_max=version,
+                steps=live * (at == 0),
+                episodes=((0, 5.0 * self.given, 2), (1, 3.0, 3)) if at == 0 else (),
+            )
             for at in range(self._batch.unrolls)
         ]
         return self._batch
@@ -195,7 +203,8 @@ def _train(run: run_file.Run, spaces: Spaces, folder: Path) -> TrainParts:
         memory=run.model.memory,
         previous=run.model.previous,
     )
-    feed, progress = _MadeUp(batch, spaces), Progress(run.env.metrics)
+    feed = _MadeUp(batch, spaces)
+    progress = Progress(run.env.metrics, population=spaces.population)
     spaces = msgspec.structs.replace(spaces, settings=tuple(sorted(run.env.settings)))
     model = build(run.model, spaces, seed=run.run.seed)
     appo = run.algorithm.name == "appo"

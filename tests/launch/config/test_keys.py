@@ -47,6 +47,7 @@ class Case(NamedTuple):
 
 
 weights, images = trained.after_training(), trained.after_training(trained.IMAGE)
+rows = trained.after_training(trained.MANY)
 APPO, PPO = "algorithm.name=appo", "algorithm.name=ppo"
 REPLAY, RMSPROP = "algorithm.replay_share=0.5", "learner.optimiser=rmsprop"
 OWN = f"model.kind={trained.__name__}:encoder"
@@ -138,6 +139,7 @@ CASES = {
     "learner.grad_clip_value": Case(weights, "0.001"),
     "learner.device": Case(built.learning, "cuda", ("learner.device=cpu",)),
     "learner.precision": Case(weights, "bfloat16"),
+    "learner.replace_every": Case(rows, "1"),
     "learner.spread": Case(built.learning, "{ lr = 3.0 }", ("env.population=3",)),
     "learner.warm_start": Case(built.learning, "nowhere"),
     "learner.graph": Case(trained.by_the_device, "true", ("algorithm.replay_share=0",)),

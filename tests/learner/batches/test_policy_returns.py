@@ -44,11 +44,11 @@ def test_returns_are_summed_up_by_policy() -> None:
     }
     lines = found.table({"lr_factor": [1.0, 2.0, 0.5, 1 / 3]}).splitlines()
     assert lines == [
-        "policy,episodes,steps,mean_return,lr_factor",
-        "0,1,6,20,1",
-        "1,0,0,,2",
-        "2,2,12,20,0.5",
-        "3,0,0,,0.333333",
+        "policy,episodes,steps,mean_return,parent,lr_factor",
+        "0,1,6,20,,1",
+        "1,0,0,,,2",
+        "2,2,12,20,,0.5",
+        "3,0,0,,,0.333333",
     ]
 
 
@@ -59,11 +59,38 @@ def test_old_episodes_count_less_and_less() -> None:
     assert found.means[0] == pytest.approx(100 * (1 - 0.9**30))
 
 
-def test_they_are_kept_over_a_restart() -> None:
+def test_the_worst_quarter_goes_on_as_the_best_quarter() -> None:
+    found = PolicyReturns(10)
+    told = [(0, float(at), 5) for at in range(9)]  # the last policy has ended no episode
+    found.add([ends(*told, players=tuple(range(9)))])
+    pairs = found.replace(np.random.default_rng(1), at=700)
+    assert sorted(policy for policy, _ in pairs) == [0, 1]
+    assert sorted(better for _, better in pairs) == [7, 8]
+    assert [found.means[policy] for policy, _ in pairs] == [better for _, better in pairs]
+    assert found.replaced_at == 700
+    lines = [line.split(",") for line in found.table({"lr": [1.0] * 10}).splitlines()[1:]]
+    assert {int(line[0]): int(line[4]) for line in lines if line[4]} == dict(pairs)
+
+
+@pytest.mark.parametrize("returns", [[], [3.0], [3.0, 3.0], [3.0] * 8])
+def test_who_is_not_better_replaces_nobody(returns: list[float]) -> None:
+    found = PolicyReturns(8)
+    played = [(0, one, 5) for one in returns]
+    found.add([ends(*played, players=tuple(range(len(returns))))])
+    assert found.replace(np.random.default_rng(1), at=9) == []
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_they_are_kept_over_a_restart(replaced: bool) -> None:
     before, after = Progress(population=3), Progress()
-    before.population.add([ends((0, 10.0, 5), players=(1,))])
+    before.population.add([ends((0, 10.0, 5), (0, 4.0, 5), players=(1, 2))])
+    if replaced:
+        assert before.population.replace(np.random.default_rng(1), at=77) == [(2, 1)]
     after.restore(before.state())
-    assert after.population.summary() == before.population.summary()
+    assert after.state() == before.state()
+    factors = {"lr_factor": [1.0] * 3}
+    assert after.population.table(factors) == before.population.table(factors)
+    assert after.population.replaced_at == 77 * replaced
     older = Progress().state()
     older.pop("population")
     after = Progress()

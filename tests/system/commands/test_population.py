@@ -49,6 +49,20 @@ def test_each_policy_of_a_population_is_trained_kept_and_taken_out(place: Place)
     assert action in (0, 1)
 
 
+def test_the_worst_go_on_as_the_best_and_a_replay_does_the_same(place: Place) -> None:
+    place.run = "bare"
+    every = ("--set", "learner.replace_every=1000", "--set", "env.population=8")
+    assert place.train(*SETS, *every, "--record", "--stop-steps", "30000").ends() == 0
+    rows = table(place)
+    assert any(row["parent"] for row in rows)
+    replay = place.headrace("replay", str(place.out))
+    assert replay.ends() == 0, replay.text()
+    assert "identical" in replay.text()
+    assert place.train(*SETS, *every, "--resume", "--stop-steps", "34000").ends() == 0
+    parents = [row["parent"] for row in table(place)]
+    assert all(now for now, row in zip(parents, rows, strict=True) if row["parent"])
+
+
 def test_a_population_in_one_process_and_what_it_refuses(place: Place) -> None:
     place.run = "bare"
     assert place.train(*SETS, "--debug", "--stop-steps", "3000").ends() == 0

@@ -125,6 +125,33 @@ def test_a_step_moves_each_policy_as_its_own_optimiser_would(
             torch.testing.assert_close(many.weights[policy].detach(), expected.detach())
 
 
+def test_a_policy_that_took_over_another_learns_as_that_one_does() -> None:
+    many = population()
+    many.get_buffer("lr_factor").copy_(torch.tensor([1.0, 2.0, 0.5, 1.0, 3.0]))
+    optimiser = make_optimiser(LearnerConfig(), many, lr=0.01)
+
+    def step(policies: Sequence[int]) -> None:
+        seen = steps(policies)
+        seen["obs"][:] = seen["obs"][0]
+        backward(loss(many(seen)))
+        optimiser.step()
+        optimiser.zero_grad()
+
+    step([0, 4, 4])
+    step([2, 4, 0])
+    many.touched.zero_()
+    many.take_over(2, 4)
+    assert many.touched.tolist() == [False, False, True, False, False]
+    assert torch.equal(many.weights[2], many.weights[4])
+    step([2, 4])
+    assert torch.equal(many.weights[2], many.weights[4])
+    many.multiply(2, {"lr": 0.5, "clip": 2.0})
+    assert many.get_buffer("lr_factor").tolist() == [1.0, 2.0, 1.5, 1.0, 3.0]
+    assert many.get_buffer("clip_factor").tolist() == [1.0, 1.0, 2.0, 1.0, 1.0]
+    step([2, 4])
+    assert not torch.equal(many.weights[2], many.weights[4])
+
+
 def backward(total: Tensor) -> None:
     total.backward()  # type: ignore[no-untyped-call]
 
