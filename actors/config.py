@@ -147,9 +147,9 @@ class ActorConfig(Struct, frozen=True, forbid_unknown_fields=True):
     acting: Annotated[
         Acting,
         Meta(
-            description="local: each sampler calls the network itself; central: `headrace node`"
-            " has one process that calls it for all of its samplers, on a GPU if there is one;"
-            " auto: the way by which more rows are done, tried every two minutes"
+            description="local: each sampler calls the network itself; central: `headrace node`, or"
+            " `headrace train`, has one process that calls it for all of its samplers, on a GPU if"
+            " there is one; auto: the way by which more rows are done, tried every two minutes"
         ),
     ] = "local"
     explore: Annotated[

@@ -94,6 +94,13 @@ class ChildPlans:
         again = ["actor", "--seed", str(seed + 1000), "--ledger", str(self._ledger)]
         return Plan(options.name, role, [*again, *self._again(options)])
 
+    def node(self, shard: int) -> tuple[str, list[str]]:
+        """Plans the node of the samplers that speak with this broker."""
+        samplers = len(range(shard, self.run.actor.count, len(self.brokers)))
+        options = self._peer("actor", f"node{shard or ''}", self.brokers[shard])
+        words = ["node", "--samplers", str(samplers), "--ledger", str(self._ledger)]
+        return options.name, [*words, *self._again(options)]
+
     def evaluator(self) -> Plan:
         options = self._peer("evaluator", "evaluator", self.brokers[0])
 

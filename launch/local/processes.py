@@ -33,6 +33,8 @@ _MEMORY_EVERY_S = 1.0
 _LEARNER_ENDS_WITHIN_S = 3.0
 # Another's learner: once all of them are asked to stop.
 _LEARNER_STOPS_WITHIN_S = 5.0
+# Beyond actor.drain_s. A node kills its samplers, and ends its relay, before that.
+_SAMPLER_ENDS_WITHIN_S, _NODE_ENDS_WITHIN_S = 5.0, 20.0
 # The evaluator: once it is asked to, or its time is up.
 _EVALUATOR_ENDS_WITHIN_S = 3.0
 # A sink: it sends the last figures, pictures and the best weights.
@@ -56,6 +58,8 @@ class Processes:
         self.quiet = options.quiet
         self.evaluate = options.evaluate
         self.samplers = 0 if options.endpoint else start.run.actor.count  # that it starts
+        # One process is to act for several of them: then a node of each broker has them.
+        self.by_node = start.run.actor.acting != "local" and sys.platform == "linux"
         # When the run began, by its clock: earlier starts count, the time between does not.
         self.began = started - learning_curve.ended_at(start.out / "history.jsonl")
         self.asked = asked  # the user wants us to end
@@ -65,7 +69,7 @@ class Processes:
         self.elsewhere = options.elsewhere
         self.learner: Child | None = None  # not started yet, or somebody else's
         self.brokers: list[Child] = []
-        self.actors: list[Child] = []
+        self.actors: list[Child] = []  # samplers, or nodes of them
         self.plans = ChildPlans(
             start,
             brokers,
@@ -116,7 +120,8 @@ class Processes:
 
     def _start(self) -> bool:
         """Starts all processes; False = asked to stop before all were started."""
-        count, plans = self.samplers, self.plans
+        plans, nodes = self.plans, min(self.samplers, len(self.plans.brokers)) * self.by_node
+        count = 0 if nodes else self.samplers
         for shard in range(len(plans.brokers)):
             self.brokers.append(self.children.fork(*plans.broker(shard)))
         wanted = [] if self.elsewhere else [plans.learner()]
@@ -126,6 +131,7 @@ class Processes:
         if not self.elsewhere:
             self.learner = rest.pop(0)
         self.actors, self.evaluators = rest[:count], rest[count:]
+        self.actors += [self.children.start(*plans.node(shard)) for shard in range(nodes)]
         for name in self.given.log.sinks:
             self.sinks.append(self.children.start(*plans.sink(name)))
         return not self.asked
@@ -177,7 +183,8 @@ class Processes:
         self.tree.measure(self.children.alive())
         parts = {broker.pid: BROKER for broker in self.brokers}
         parts |= {} if self.learner is None else {self.learner.pid: LEARNER}
-        parts |= {actor.pid: SAMPLER for actor in self.actors}
+        if not self.by_node:  # which has more than samplers
+            parts |= {actor.pid: SAMPLER for actor in self.actors}
         trained = totals(status).get("outcome_trained", 0.0)
         self.costs.look(self.tree.uses, parts, trained, time.monotonic())
 
@@ -246,7 +253,8 @@ class Processes:
             stop(self.evaluators, timeout_s=_EVALUATOR_ENDS_WITHIN_S)
         stop([] if learner is None else [learner], timeout_s=30.0)
         self.children.wait(self.actors, timeout_s=1.0)
-        stop(self.actors, timeout_s=self.given.actor.drain_s + 5.0)
+        ends_s = _NODE_ENDS_WITHIN_S if self.by_node else _SAMPLER_ENDS_WITHIN_S
+        stop(self.actors, timeout_s=self.given.actor.drain_s + ends_s)
         self._last_evaluation()
         stop(self.brokers, timeout_s=5.0)
 

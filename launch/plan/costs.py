@@ -90,7 +90,10 @@ def of_run(folder: Path) -> Costs:
     except (ValueError, KeyError, AttributeError) as error:
         raise ConfigError(f"{folder}: no summary of a run that says its costs") from error
     if costs is None:
-        raise ConfigError(f"{folder}: too little was trained to tell what a step costs")
+        raise ConfigError(
+            f"{folder}: too little was trained to tell what a step costs, or actor.acting was not"
+            " local"
+        )
     sizes = {"step_bytes": step_bytes, "weights_bytes": broker.get("weights_bytes", 0)}
     try:
         return msgspec.convert(costs | sizes, Costs)

@@ -31,7 +31,7 @@ def measure(
 ) -> Costs:
     """Returns the costs on this machine; ConfigError where the run trains nothing."""
     with tempfile.TemporaryDirectory(prefix="headrace-plan-") as folder:
-        ends = (*training.ENDLESS, "log.sinks=[]")
+        ends = (*training.ENDLESS, "log.sinks=[]", "actor.acting=local")
         one = Training(run, (*sets, *ends), Path(folder) / "run", evaluate=False)
         one.start()
         log.info("trains here for about %.0f s, to see what a step costs", seconds + _STARTS_S)

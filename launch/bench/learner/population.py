@@ -38,7 +38,7 @@ from headrace.learner.train_parts import to_end
 from headrace.learner.weights import Body, Buffer
 
 _POLICIES = 1000
-_COLUMNS = (64, 256, 1000)
+_COLUMNS = (16, 64, 256, 1000)  # a bare run has 16
 _CPU = torch.device("cpu")
 _MODEL = ModelConfig(kind="mlp")
 _OBS = Leaf("obs", "<f4", (4,))

@@ -1,10 +1,14 @@
-"""`headrace node --acting central` as processes: one acts for all, and nobody depends on it."""
+"""One process that acts for all samplers of `headrace node` or `headrace train`, and on which
+nobody depends."""
 
+import contextlib
 import os
 import signal
 from pathlib import Path
 
-from tests.system.conftest import Place, until
+import pytest
+
+from tests.system.conftest import RUN, Place, until
 from tests.system.harness.tally import tally
 from tests.system.roles.test_node import Machine, check_books, leaves_nothing
 
@@ -55,6 +59,40 @@ def test_it_is_started_only_where_it_is_of_use(place: Place) -> None:
     place.trains(10)
     assert "act" not in machine.pids()
     machine.ends()
+
+
+def named(place: Place) -> dict[str, int]:
+    """Returns the processes of a run, by what ps calls them."""
+    found = {}
+    for pid in place.alive():
+        with contextlib.suppress(OSError):
+            found[Path(f"/proc/{pid}/comm").read_text().strip()] = pid
+    return found
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_it_acts_for_the_samplers_of_train(place: Place, shards: int) -> None:
+    place.run = place.toml("run.toml", RUN.replace("hidden = [16]", MEMORY))
+    sets = ("actor.acting=central", "actor.count=3", f"broker.shards={shards}", "stop.return=none")
+    train = place.train(
+        "--stop-steps", "100000", *(word for one in sets for word in ("--set", one))
+    )
+    place.trains(30)
+    before = until(lambda: (now := named(place)).get("act") and now, "one acts")
+    assert {f"sampler-{at}" for at in range(3 if shards == 1 else 2)} <= before.keys()
+    nodes = [pid for pid, words in place.alive().items() if " node --samplers " in words]
+    assert len(nodes) == shards
+    os.kill(before["act"], signal.SIGKILL)
+    place.trains(30)
+    os.kill(nodes[0], signal.SIGKILL)
+    place.trains(30)
+    until(lambda: named(place).get("act", before["act"]) != before["act"], "another one acts")
+    train.signal(signal.SIGINT)
+    assert train.ends() == 3, train.text()
+    place.nothing_is_left()
+    assert place.summary()["costs"] is None
+    account = place.account()
+    assert account.exact() and not account.twice, account
 
 
 def test_a_lone_sampler_says_that_it_acts_by_itself(place: Place) -> None:
