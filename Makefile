@@ -58,7 +58,8 @@ gpu: export PYTHONPATH := $(CURDIR):$(PYTHONPATH)
 gpu:  ## the learner's kernels and graphs on this GPU, by the Python that has torch for it: gpu.json
 	$(PYTHON) -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null \
 	  || { echo "make: $(PYTHON) has no torch that sees a GPU; try: make gpu PYTHON=..." >&2; exit 2; }
-	$(PYTHON) -m pytest -q -W default -p no:cacheprovider tests/learner/models/kernels tests/learner/step
+	$(PYTHON) -m pytest -q -W default -p no:cacheprovider tests/learner/models/kernels tests/learner/step \
+	  tests/actors/acting/central/test_calls.py
 	$(PYTHON) -m headrace.launch.cli bench learner > gpu.txt
 	$(PYTHON) -m headrace.launch.cli bench acting resnet 64 8 >> gpu.txt
 	@cat gpu.txt; grep '^{"bench"' gpu.txt > gpu.json

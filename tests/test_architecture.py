@@ -63,7 +63,7 @@ MAY_IMPORT = {
     "learner/history": "learner",
     "learner/step": (
         "learner learner/algorithms learner/batches learner/history learner/models "
-        "learner/models/population learner/sharding"
+        "learner/models/kernels learner/models/population learner/sharding"
     ),
     "actors": "broker broker/peers broker/protocol learner",
     "actors/envs/agents": "broker learner learner/models",
@@ -75,7 +75,7 @@ MAY_IMPORT = {
         "actors/envs actors/stepping broker/weights learner learner/models learner/models/encoders "
         "learner/models/population"
     ),
-    "actors/acting/central": "broker/weights learner",
+    "actors/acting/central": "broker/weights learner learner/models/kernels",
     "actors/stepping/processes": "actors/envs actors/stepping/groups",
     "actors/policies": (
         "actors actors/acting actors/envs actors/envs/agents actors/stepping "

@@ -30,6 +30,7 @@ _FEW = 1 << 18
 
 Obs = dict[str, NDArray[np.generic]]
 Numbers = NDArray[np.float32]
+Tensors = dict[str, Tensor]
 
 
 class Network(Protocol):
@@ -81,8 +82,12 @@ class ActingNetwork:
             device = self._device
             tensors = {name: torch.from_numpy(obs[name]).to(device) for name in self.names}
             before = None if memory is None else torch.from_numpy(memory).to(device)
-            params, after = self._network.policy(tensors, before)
+            params, after = self.computed(tensors, before)
             return params.cpu().numpy(), None if after is None else after.cpu().numpy()
+
+    def computed(self, obs: Tensors, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Returns the same of tensors that lie on the network's device, where they stay."""
+        return self._network.policy(obs, memory)
 
 
 def _plain(model: Model) -> bool:
@@ -226,9 +231,7 @@ _ACTIVATIONS = {nn.Tanh: _tanh, nn.ReLU: _relu, nn.ELU: _elu}
 class _Network(Protocol):
     def refresh(self) -> None: ...
 
-    def policy(
-        self, obs: dict[str, Tensor], memory: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]: ...
+    def policy(self, obs: Tensors, memory: Tensor | None) -> tuple[Tensor, Tensor | None]: ...
 
 
 def _network(model: Model, precision: str, device: str) -> _Network:
@@ -262,7 +265,7 @@ class _Autocast:
     def refresh(self) -> None:
         pass
 
-    def policy(self, obs: dict[str, Tensor], memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def policy(self, obs: Tensors, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
         with torch.autocast(self._device, torch.bfloat16, cache_enabled=False):
             return self._model.policy(obs, memory)
 

@@ -20,12 +20,12 @@ from headrace.learner.algorithms.loss_inputs import Coefficients, Loss
 from headrace.learner.batches.batch import Batch
 from headrace.learner.batches.upload import BatchUpload, sample_of
 from headrace.learner.models.gaussians import LOG_STD
+from headrace.learner.models.kernels.graph import Graph
 from headrace.learner.models.normalise import value_fit
 from headrace.learner.nonfinite import BrokenStep, finite
 from headrace.learner.ranks import Facts
 from headrace.learner.step.after_step import adapt_kl, move_target, moves_target, update_statistics
 from headrace.learner.step.flight import Flight
-from headrace.learner.step.graph import Graph
 from headrace.learner.step.landing import Landing
 from headrace.learner.step.sample_loss import loss_of, norm_of
 from headrace.learner.train_parts import TrainParts

@@ -11,14 +11,13 @@ import socket
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from headrace.actors.acting.central import messages
+from headrace.actors.acting.central.calls import Call, JoinedCall, SizedCall
 from headrace.actors.acting.central.choice import THREADS, Choice
 from headrace.actors.acting.central.messages import Answer, Ask, Greeting, Refused, Taken
 from headrace.actors.acting.central.slot import Slot
@@ -40,13 +39,17 @@ class Held:
             Policy(said.model, said.spaces, seed=0, precision=said.precision, device=device)
             for _ in range(2)
         ]
+        self._calls: dict[Policy, Call] = {
+            policy: JoinedCall(policy) if device == "cpu" else SizedCall(policy, device)
+            for policy in self._policies
+        }
 
-    def at(self, weights: str) -> Policy | None:
-        """Returns the policy with the weights of this digest; takes them from the shelf, if they
-        lie there."""
+    def at(self, weights: str) -> Call | None:
+        """Returns what calls the network with the weights of this digest; takes them from the
+        shelf, if they lie there."""
         for policy in self._policies:
             if policy.digest == weights:
-                return policy
+                return self._calls[policy]
         seen = self._shelf.look()
         blob = self._shelf.take(-1) if seen is not None and seen.digest == weights else None
         if blob is None or blob.announce.digest != weights:
@@ -57,33 +60,15 @@ class Held:
         except WeightsError:  # of another network
             return None
         self._policies = [newer, older]
-        return older
+        return self._calls[older]
 
     def close(self) -> None:
         self._shelf.close()
 
     def try_with(self, slot: Slot) -> None:
         """Raises where the network does not take such rows, or gives other numbers."""
-        for policy in self._policies:
-            compute(policy, [(slot, 1)])
-
-
-def compute(policy: Policy, asked: list[tuple[Slot, int]]) -> None:
-    """Calls the network once for the first rows of all slots, and writes what it says there."""
-
-    def joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
-        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-
-    names = policy.network.names
-    obs = {name: joined([slot.inputs[name][:rows] for slot, rows in asked]) for name in names}
-    before = joined([slot.before[:rows] for slot, rows in asked]) if policy.memory else None
-    params, after = policy.network.params(obs, before)
-    at = 0
-    for slot, rows in asked:
-        slot.params[:rows] = params[at : at + rows]
-        if after is not None:
-            slot.after[:rows] = after[at : at + rows]
-        at += rows
+        for call in self._calls.values():
+            call([(slot, 1)])
 
 
 class _Sampler:
@@ -220,12 +205,12 @@ class ActServer:
         held, began = samplers[0].held, time.monotonic()
         asked = [(s.slot, s.asks) for s in samplers if s.slot is not None and s.asks is not None]
         assert held is not None
-        policy, done = held.at(asked[0][1].weights), False
+        call, done = held.at(asked[0][1].weights), False
         many = self._threads.first(began)
-        if policy is not None:
+        if call is not None:
             self._work_with(self._most_threads if many else 1)
             with contextlib.suppress(ValueError, RuntimeError):
-                compute(policy, [(slot, ask.rows) for slot, ask in asked])
+                call([(slot, ask.rows) for slot, ask in asked])
                 done = True
         if done:
             rows, seconds = sum(ask.rows for _, ask in asked), time.monotonic() - began

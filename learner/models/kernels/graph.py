@@ -18,9 +18,14 @@ class Graph:
     """
 
     def __init__(
-        self, run: Callable[[], None], *, capture: bool, ready: Callable[[], bool]
+        self,
+        run: Callable[[], None],
+        *,
+        capture: bool,
+        ready: Callable[[], bool] = lambda: True,
+        name: str = "the step",
     ) -> None:
-        self._run = run
+        self._run, self._name = run, name
         self._capture = capture  # still wanted
         self._ready = ready  # tells whether all that the work needs is in its place
         self._launched = 0
@@ -52,6 +57,7 @@ class Graph:
             torch.cuda.synchronize()
             self._capture = False
             first = str(error).splitlines()[0]
-            log.warning("the step cannot be one graph, it is launched piece by piece: %s", first)
+            words = "%s cannot be one graph, it is launched piece by piece: %s"
+            log.warning(words, self._name, first)
             return None
         return graph
