@@ -2,6 +2,7 @@
 start it again."""
 
 import errno
+import importlib
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -136,6 +137,13 @@ class ChildPlans:
     @property
     def _ledger(self) -> Path:
         return self.out / "ledger"
+
+
+def import_roles() -> None:
+    """Imports what learner, samplers and evaluator share: above all torch, which takes most of a
+    second."""
+    for module in ("headrace.launch.roles.sampler", "headrace.launch.roles.learner"):
+        importlib.import_module(module)
 
 
 def learner_again(plans: Sequence[ChildPlans]) -> list[str]:

@@ -5,7 +5,6 @@ fork broker  ->  import torch, once  ->  fork learner, samplers, evaluator  ->  
 weights  ->  end the broker  ->  summary
 """
 
-import importlib
 import logging
 import signal
 import sys
@@ -15,7 +14,7 @@ from typing import Any
 
 from headrace.broker.peers.evaluator import LAST_S
 from headrace.launch.config import keyring, starts
-from headrace.launch.local.child_plans import ChildPlans
+from headrace.launch.local.child_plans import ChildPlans, import_roles
 from headrace.launch.local.children import Child, Children, GaveUpError
 from headrace.launch.local.options import Options
 from headrace.launch.local.part_costs import BROKER, LEARNER, SAMPLER, PartCosts
@@ -127,7 +126,7 @@ class Processes:
         wanted = [] if self.elsewhere else [plans.learner()]
         wanted += map(plans.actor, range(count))
         wanted += [plans.evaluator()] if self.evaluate else []
-        rest = self.children.fork_together(wanted, _import_roles)
+        rest = self.children.fork_together(wanted, import_roles)
         if not self.elsewhere:
             self.learner = rest.pop(0)
         self.actors, self.evaluators = rest[:count], rest[count:]
@@ -297,10 +296,3 @@ class Processes:
         """Returns the exit status by how the learner ended, where its report cannot say."""
         status = None if self.learner is None or self.asked else self.learner.status
         return status if status in (runtime.OK, runtime.DIVERGED) else runtime.LIMIT
-
-
-def _import_roles() -> None:
-    """Imports what learner, samplers and evaluator share: above all torch, which takes most of a
-    second."""
-    for module in ("headrace.launch.roles.sampler", "headrace.launch.roles.learner"):
-        importlib.import_module(module)

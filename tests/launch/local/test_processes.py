@@ -168,7 +168,7 @@ def test_nobody_else_is_missed_so_little() -> None:
 def test_roles_are_imported_once_before_they_are_forked() -> None:
     """Else each child imports torch for itself: half a second later, and in memory of its own."""
     probe = (
-        "import sys; from headrace.launch.local import processes; processes._import_roles();"
+        "import sys; from headrace.launch.local import child_plans; child_plans.import_roles();"
         " print(*sorted({'torch', 'headrace.launch.roles.learner', 'headrace.launch.roles.sampler'}"
         " - set(sys.modules)))"
     )
