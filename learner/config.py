@@ -244,12 +244,13 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(ge=0, description="appo: kl_coef adapts itself to hold KL near this; 0 = it is fixed"),
     ] = 0.0
     drift_limit: Annotated[
-        Annotated[float, Meta(ge=0, le=1)] | Literal["auto"],
+        float,
         Meta(
+            ge=0,
+            le=1,
             description="impala, appo: a step trains the policy no further once the probability of"
             " its action has moved this far, since it was played, to where its advantage pulls; of"
-            " numbers the share by which their density has moved, 0.5 = twofold; 0 = off; auto: 0.2"
-            " where actions are numbers, else 0.45"
+            " numbers the share by which their density has moved, 0.5 = twofold; 0 = off",
         ),
     ] = 0.0
     replay_share: Annotated[

@@ -27,11 +27,11 @@ _POLICIES_AT_ONCE = 16
 # Of PPO by the network: its step size, and the steps that one optimiser step trains on.
 _LARGE_STEPS: Final = {"grid": (1e-3, 256), "nature": (5e-4, 256), "resnet": (5e-4, 256)}
 _SMALL_STEPS: Final = (3e-4, 64)
-# Of APPO: optimiser steps for each batch, weight of the entropy bonus, and how far a step may move
-# the policy, by whether the actions are numbers.
+# Of APPO: optimiser steps for each batch, and the weight of the entropy bonus, by whether the
+# actions are numbers.
 LEAST_USES: Final = 8
-_CHOICES: Final = (LEAST_USES, 0.003, 0.45)
-_NUMBERS: Final = (16, 0.01, 0.2)
+_CHOICES: Final = (LEAST_USES, 0.003)
+_NUMBERS: Final = (16, 0.01)
 # The discount, and where episodes may have so many steps.
 _NEAR, _FAR, _LONG = 0.99, 0.998, 1000
 
@@ -134,9 +134,9 @@ DEFAULTS: Final[dict[str, dict[str, Default]]] = {
         "algorithm.gamma": "auto",
         # A batch is a few episodes at one time: better or worse than was expected as a whole.
         "algorithm.normalise_advantages": "running",
-        # Numbers learn from more steps on each batch, and then have to be held back, and kept wide.
+        # Numbers learn from more steps on each batch, and then have to be kept wide.
         "algorithm.entropy_coef": "auto",
-        "algorithm.drift_limit": "auto",
+        "algorithm.drift_limit": 0.2,
         "algorithm.uses": "auto",
         "algorithm.buffer_batches": _as_many_as_uses,
         "algorithm.target_interval": _two_batches,
@@ -194,7 +194,7 @@ def settled(run: Run, *, kind: str, limit: int, numbers: int) -> Settled:
     lr, steps = _LARGE_STEPS.get(kind, _SMALL_STEPS)
     own = DEFAULTS[run.algorithm.name]["learner.lr"]
     known = f"at most {limit} steps" if limit else "no known limit"
-    uses, entropy_coef, drift_limit = _NUMBERS if numbers else _CHOICES
+    uses, entropy_coef = _NUMBERS if numbers else _CHOICES
     acts = f"actions are {'numbers' if numbers else 'choices'}"
     if run.algorithm.uses != "auto":
         uses = run.algorithm.uses
@@ -203,7 +203,6 @@ def settled(run: Run, *, kind: str, limit: int, numbers: int) -> Settled:
         "algorithm.buffer_batches": (uses, "as many as uses"),
         "algorithm.target_interval": (2 * uses, "twice uses"),
         "algorithm.entropy_coef": (entropy_coef, acts),
-        "algorithm.drift_limit": (drift_limit, acts),
         "algorithm.gamma": (_FAR if limit >= _LONG else _NEAR, f"episodes have {known}"),
         "algorithm.minibatches": (_parts(run, steps), f"the network is {kind}"),
         "learner.lr": (own if isinstance(own, float) else lr, f"the network is {kind}"),

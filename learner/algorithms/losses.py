@@ -17,7 +17,7 @@ from torch import Tensor
 from headrace.learner.algorithms import advantages as units
 from headrace.learner.algorithms import vtrace
 from headrace.learner.algorithms.loss_inputs import Loss, LossFn, LossInputs, LossTerms
-from headrace.learner.config import AlgorithmConfig, number
+from headrace.learner.config import AlgorithmConfig
 from headrace.learner.models.gradient_clamps import bounded_exp
 from headrace.learner.spaces import TERMINATED, TRUNCATED
 
@@ -124,7 +124,7 @@ def drifted_steps(given: LossInputs, logp: Tensor, advantages: Tensor) -> Tensor
     actions go where a bound on the ratio would not. Of a density, which has no bound, counts the
     share by which it has moved: 1/2 where it has doubled or halved.
     """
-    limit, behaviour = number(given.config.drift_limit), given.batch.logp
+    limit, behaviour = given.config.drift_limit, given.batch.logp
     if not limit:
         return torch.zeros_like(logp, dtype=torch.bool)
     largest = torch.maximum(logp, behaviour) if given.distribution.density else 0.0
