@@ -41,6 +41,7 @@ class OneStep:
         self._spent_s, self._steps = 0.0, 0  # part by part
         self._stats: list[str] = []  # the names of the loss's figures
         self._ahead: CompileAhead | None = None  # at work
+        self._anew = False  # it has begun anew, as batches had grown meanwhile
         self._compiled: CompiledStep | None = None
 
     def __call__(self, sample: Sample, norm: LossNorm | None, *, most: int) -> Stepped:
@@ -100,7 +101,13 @@ class OneStep:
                 return None
             if not reason:
                 compiled = self._ahead.made(self._stats)
-                return compiled, *compiled.tried(sample, self._lr, coefs)
+                if compiled.fits(sample):
+                    return compiled, *compiled.tried(sample, self._lr, coefs)
+                reason = "batches differ in size"
+                if not self._anew:  # those with replay grow until the memory is full
+                    self._anew = True
+                    self.close()
+                    return None
         except Exception as error:  # noqa: BLE001 - a user's code may be in it; the parts go on
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
         self._settle(f"not compiled: {reason}", well=False)

@@ -281,6 +281,40 @@ def test_what_differs_or_is_slower_is_left(
     assert any(reason in line for line in caplog.messages), caplog.messages
 
 
+@pytest.mark.parametrize("grows", [True, False])
+def test_where_batches_have_grown_meanwhile_it_begins_anew_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, grows: bool
+) -> None:
+    """As those of a run with replay do, until its memory is full."""
+    parts, optimiser, samples, most = trained(tmp_path, "impala", compiles=True)
+    small = samples[0].columns(slice(0, G))
+    begun: list[Sample] = []
+
+    class Made(Ended):
+        def __init__(self, _: Any, sample: Sample) -> None:
+            begun.append(sample)
+
+        def ended(self) -> str:
+            return ""
+
+        def made(self, _: Any) -> CompiledStep:
+            return as_one(parts, optimiser, begun[-1] if grows else small, most)
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(CompiledStep, "tried", _quick(CompiledStep.tried))
+    monkeypatch.setattr(one_step, "CompileAhead", Made)
+    step = OneStep(parts, parts.model, optimiser)
+    begun.append(small)
+    step._ahead = Made(None, small)  # type: ignore[assignment]
+    for sample in [*samples, *samples]:
+        assert step(sample, None, most=most).finite
+    assert step.settled
+    assert (step._compiled is not None) == grows
+    told = [line for line in caplog.messages if "not compiled" in line]
+    assert told == ["the optimiser step is not compiled: batches differ in size"] * (not grows)
+
+
 def test_a_step_is_compiled_only_after_it_has_taken_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
