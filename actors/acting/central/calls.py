@@ -1,4 +1,4 @@
-"""One call of a network for the rows of several samplers."""
+"""Calls a network once for the rows of several samplers."""
 
 from collections.abc import Sequence
 from typing import Any, Final, Protocol

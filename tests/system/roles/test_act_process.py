@@ -1,5 +1,5 @@
-"""One process that acts for all samplers of `headrace node` or `headrace train`, and on which
-nobody depends."""
+"""Kills the process that acts for all samplers of `headrace node` or `headrace train`: nobody
+depends on it."""
 
 import contextlib
 import os
