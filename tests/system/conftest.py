@@ -4,6 +4,7 @@ Every process of a test carries one word of its own in its environment, which ch
 test can say "nothing of mine is left" whatever became of the parents.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,20 @@ count = 2
 groups = 2
 drain_s = 2.0
 """
+
+
+def process_names(pids: Iterable[int | str]) -> dict[int, str]:
+    """Returns what ps calls these processes, but for those that have just ended."""
+    found = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            found[int(pid)] = Path(f"/proc/{pid}/comm").read_text().strip()
+    return found
+
+
+def children(pid: int) -> dict[int, str]:
+    """Returns what ps calls the children of a process, of its first thread."""
+    return process_names(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
 
 
 def until(

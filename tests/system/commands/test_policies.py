@@ -11,7 +11,7 @@ from headrace.broker.journal import audit
 from headrace.launch.results import learning_curve
 from tests.system.commands.test_metrics import port_of, scrape
 from tests.system.commands.test_train import check_books
-from tests.system.conftest import Place, Process, env_of_ranks, until
+from tests.system.conftest import Place, Process, children, env_of_ranks, until
 from tests.system.roles import test_node
 from tests.trainings import trained
 
@@ -404,7 +404,7 @@ def test_a_node_and_an_evaluator_work_for_several_brokers(place: Place) -> None:
     words = ("--broker", own, "--beside", other, "--out", str(scores), "--episodes", "3")
     evaluator = place.headrace("evaluate", *words, *ALLOW)
     names = {"relay", "relay-2", "sampler-0", "sampler-1"}
-    until(lambda: names <= {*test_node.children(node).values()}, "all of the node's run")
+    until(lambda: names <= {*children(node.pid).values()}, "all of the node's run")
     (sampler,) = test_node.named(node, "sampler-1")
     os.kill(sampler, signal.SIGKILL)
     apart.ends(node, evaluator)
@@ -437,17 +437,12 @@ def test_a_node_has_one_act_process_for_all_policies(place: Place) -> None:
 def process_of(process: Process, role: str) -> int:
     """Returns a process of this role below the one that the user started: the sampler comes last
     there, and in the process of a policy's run the broker first."""
-    below = children(process.pid)
+    below = sorted(children(process.pid))
     if role == "learner of both":  # it is started after the samplers
         return below[-1]
     if role in ("actor", "run", "run of both"):
         return below[-1 if role == "actor" else 0]
-    return children(below[0])[("broker", "learner", "evaluator").index(role)]
-
-
-def children(pid: int) -> list[int]:
-    found = [f.read_text().split() for f in Path(f"/proc/{pid}/task").glob("*/children")]
-    return sorted(int(one) for words in found for one in words)
+    return sorted(children(below[0]))[("broker", "learner", "evaluator").index(role)]
 
 
 @pytest.mark.parametrize(

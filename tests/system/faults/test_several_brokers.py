@@ -11,7 +11,7 @@ import pytest
 from headrace.broker.transport import several
 from headrace.launch.bench.simulated.cluster import SimulatedCluster
 from headrace.launch.bench.simulated.processes import LearnerSpec, SamplersSpec
-from tests.system.conftest import Place
+from tests.system.conftest import Place, process_names
 
 SAMPLERS, BATCH = 24, 12
 PACING = {"batch_unrolls": BATCH, "max_lag": 2}
@@ -87,8 +87,7 @@ def test_a_broker_that_dies_takes_no_unroll_with_it_and_stops_nobody_else() -> N
 def test_train_runs_them_all_and_brings_one_back(place: Place) -> None:
     train = place.train("--stop-steps", "100000", "--set", "stop.return=none", *SHARDS)
     place.trains(100)
-    names = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in place.alive()}
-    (pid,) = (pid for pid, name in names.items() if name == "broker-1")
+    (pid,) = (pid for pid, name in process_names(place.alive()).items() if name == "broker-1")
     os.kill(pid, signal.SIGKILL)
     assert train.ends() == 0, train.text()
     assert "broker-1" in train.text()

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import RUN, Place, Process, until
+from tests.system.conftest import RUN, Place, Process, children, until
 from tests.system.harness.figures import pick
 from tests.system.harness.trial import Trial
 from tests.system.network.line import Condition
 from tests.system.network.network import Network, net  # noqa: F401  # a fixture
-from tests.system.roles.test_node import children
 
 SAMPLERS = 3
 # Long enough for a line that carries every other packet, short enough to be outlasted.
@@ -26,7 +25,7 @@ _LARGE = _RUN.replace("hidden = [16]", "hidden = [180, 180]")
 
 def relay_of(node: Process) -> int:
     """Returns the pid of its relay; 0 = there is none now."""
-    return next((pid for pid, name in children(node).items() if name == "relay"), 0)
+    return next((pid for pid, name in children(node.pid).items() if name == "relay"), 0)
 
 
 def connections(pid: int) -> int:

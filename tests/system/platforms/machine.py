@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.needs import missing
-from tests.system.conftest import until
+from tests.system.conftest import children, until
 from tests.system.platforms.inside import need_namespaces, run_inside
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -79,11 +79,8 @@ class Machine:
     def _first_process(self) -> int:
         """Its pid out here, once it is one of systemd's."""
         assert self._popen.poll() is None, self._console.read_text()
-        for path in Path(f"/proc/{self._popen.pid}/task/{self._popen.pid}").glob("children"):
-            for pid in path.read_text().split():
-                if Path(f"/proc/{pid}/comm").read_text() == "systemd\n":
-                    return int(pid)
-        return 0
+        found = children(self._popen.pid).items()
+        return next((pid for pid, name in found if name == "systemd"), 0)
 
     def run(self, *words: str, given: str = "") -> str:
         """What a command prints there, whatever its status."""

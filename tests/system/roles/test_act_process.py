@@ -1,14 +1,13 @@
 """Kills the process that acts for all samplers of `headrace node` or `headrace train`: nobody
 depends on it."""
 
-import contextlib
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import RUN, Place, until
+from tests.system.conftest import RUN, Place, process_names, until
 from tests.system.harness.tally import tally
 from tests.system.roles.test_node import Machine, check_books, leaves_nothing
 
@@ -63,11 +62,7 @@ def test_it_is_started_only_where_it_is_of_use(place: Place) -> None:
 
 def named(place: Place) -> dict[str, int]:
     """Returns the processes of a run, by what ps calls them."""
-    found = {}
-    for pid in place.alive():
-        with contextlib.suppress(OSError):
-            found[Path(f"/proc/{pid}/comm").read_text().strip()] = pid
-    return found
+    return {name: pid for pid, name in process_names(place.alive()).items()}
 
 
 @pytest.mark.parametrize("shards", [1, 2])

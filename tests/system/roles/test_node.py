@@ -1,6 +1,5 @@
 """`headrace node` as processes: what it starts, keeps alive, fetches, counts, and leaves."""
 
-import contextlib
 import os
 import re
 import signal
@@ -16,7 +15,7 @@ from prometheus_client import Metric
 from headrace.launch import keygen
 from headrace.launch.process.memory_use import pss_bytes, with_descendants
 from tests.system.commands.test_metrics import get, port_of, scrape
-from tests.system.conftest import RUN, Place, Process, shared_memory, until
+from tests.system.conftest import RUN, Place, Process, children, shared_memory, until
 from tests.system.harness.figures import say
 from tests.system.harness.tally import tally
 
@@ -63,7 +62,7 @@ class Machine:
 
     def pids(self) -> dict[str, int]:
         """Its children by what ps calls them: forker, relay, sampler-0, .."""
-        return {name: pid for pid, name in children(self.node).items()}
+        return {name: pid for pid, name in children(self.node.pid).items()}
 
     def kills(self, which: str) -> int:
         pid: int = until(lambda: self.pids().get(which), f"a {which}")
@@ -96,17 +95,8 @@ def node(place: Place, *words: str, broker: str = "", env: Any = None) -> Proces
     )
 
 
-def children(process: Process) -> dict[int, str]:
-    """What ps calls them."""
-    found = {}
-    for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-        with contextlib.suppress(OSError):  # it has just ended
-            found[int(pid)] = Path(f"/proc/{pid}/comm").read_text().strip()
-    return found
-
-
 def named(process: Process, stem: str) -> list[int]:
-    return [pid for pid, name in children(process).items() if name.startswith(stem)]
+    return [pid for pid, name in children(process.pid).items() if name.startswith(stem)]
 
 
 def number(families: dict[str, Metric], name: str, **labels: str) -> float:
