@@ -195,7 +195,7 @@ def played(
     async def main() -> None:
         end.weights(0)
         end.grant(*((group, UNROLLS // 2) for group in range(GROUPS)))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             await sampler.run()
 
     asyncio.run(main())

@@ -160,7 +160,7 @@ def played(stepper: Stepper, steps: int, choose: Callable[[Frame], Any]) -> int:
         stepper.start(news)
         for _ in range(steps):
             waiting = set(groups)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 while waiting := waiting - set(stepper.ready()):
                     await news.wait()
                     news.clear()

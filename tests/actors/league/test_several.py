@@ -152,7 +152,7 @@ def sampled(
         samplers.append(sampler_for(ends[-1], view, how["policy"], league, length=length))
 
     async def story() -> None:
-        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
             tasks = [group.create_task(sampler.run()) for sampler in samplers]
             for end in ends:
                 end.weights(1)

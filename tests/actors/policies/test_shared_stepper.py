@@ -223,7 +223,7 @@ def test_each_policy_learns_from_all_that_its_agents_lived_through(
     wanted = [6 * lengths[1], 6 * lengths[0]]  # so both end at the same step
 
     async def story() -> None:
-        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
             tasks = [group.create_task(sampler.run()) for sampler in game.samplers]
             for end, count in zip(game.ends, wanted, strict=True):
                 end.weights(1)
@@ -257,7 +257,7 @@ def test_a_policy_learns_beside_agents_that_nobody_trains(
     (end,) = game.ends
 
     async def story() -> None:
-        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
             task = group.create_task(game.samplers[0].run())
             end.weights(1)
             end.grant(*((stream, 8) for stream in range(game.groups)))
@@ -314,7 +314,7 @@ def test_agents_that_take_turns_with_others_that_nobody_trains(
     sampler = sampler_for(end, view, Counting(), length=length, max_lag=max_lag)
 
     async def story() -> None:
-        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
             task = group.create_task(sampler.run())
             for upto in range(1, 8):
                 end.weights(upto)
@@ -380,7 +380,7 @@ def test_two_policies_learn_in_a_game_of_turns(
     shared_stepper._PATIENCE_S, shared_stepper._LOOK_EVERY_S = patience_s, 0.002
 
     async def story() -> None:
-        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
             tasks = [group.create_task(sampler.run()) for sampler in samplers]
             given_to: dict[tuple[int, int], int] = defaultdict(int)
             for end in ends:
@@ -442,7 +442,7 @@ def test_who_may_not_begin_an_unroll_plays_on_unrecorded(
         view.tell_unrecorded = counts.append
 
     async def story() -> None:
-        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
             tasks = [group.create_task(sampler.run()) for sampler in game.samplers]
             given_to: dict[tuple[int, int], int] = defaultdict(int)
             for end in game.ends:
@@ -521,7 +521,7 @@ def test_all_end_when_the_last_run_is_over() -> None:
     done, learning = game.ends
 
     async def story() -> None:
-        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
             for sampler in game.samplers:
                 group.create_task(sampler.run())
             for end in game.ends:

@@ -99,7 +99,7 @@ def stepped(stepper: Stepper, check: Callable[[Frame, Any], None]) -> None:
 
         async def wait() -> None:
             waiting = set(groups)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 while waiting := waiting - set(stepper.ready()):
                     await news.wait()
                     news.clear()

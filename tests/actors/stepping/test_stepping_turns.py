@@ -45,7 +45,7 @@ class Turns:
 
     async def turn(self, groups: range) -> int:
         """Returns which of these groups is ready; the others are not."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while True:
                 self._ready += self.stepper.ready()
                 found = [group for group in self._ready if group in groups]

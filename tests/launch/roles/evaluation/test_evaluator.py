@@ -153,7 +153,7 @@ async def turns() -> None:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110 - what a thread does rings no bell of ours
             await asyncio.sleep(0.001)
 
@@ -250,7 +250,7 @@ def test_it_says_once_that_no_broker_answers(
 
     async def main() -> dict[str, Any]:
         end = Alone()
-        async with asyncio.timeout(20.0), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
             task = group.create_task(launch_evaluator._shared(cast(EvaluatorEnd, end)))
             await until(lambda: caplog.messages)
             await asyncio.sleep(0.05)
@@ -282,7 +282,7 @@ def test_the_last_weights_are_waited_for_and_played_once(tmp_path: Path, spaces:
     async def main() -> End:
         end = End()
         end.tell(blob=blob(spaces, 1))
-        async with asyncio.timeout(20.0), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
             group.create_task(evaluator(end, spaces, tmp_path).run())
             await until(lambda: (tmp_path / "evaluations.jsonl").exists())
             end.tell(fetching=True, over="done")
@@ -301,7 +301,7 @@ def test_at_the_end_older_weights_are_left_for_the_last(tmp_path: Path, spaces: 
         end = End()
         Pay.gate.clear()
         end.tell(blob=blob(spaces, 1))
-        async with asyncio.timeout(20.0), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
             group.create_task(evaluator(end, spaces, tmp_path).run())
             await until(lambda: end.acted)
             end.tell(blob=blob(spaces, 2), over="done")
@@ -322,7 +322,7 @@ def test_the_end_of_the_run_does_not_wait_for_ever(
         Pay.gate.clear()
         end = End()
         end.tell(blob=blob(spaces, 1), over="done")
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(120):
             await evaluator(end, spaces, tmp_path).run()
         Pay.gate.set()
 
@@ -339,7 +339,7 @@ def test_an_episode_that_goes_on_and_on_costs_one_evaluation(
     async def main() -> End:
         end = End()
         end.tell(blob=blob(spaces, 1))
-        async with asyncio.timeout(20.0), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
             group.create_task(evaluator(end, spaces, tmp_path).run())
             await until(lambda: "version 1 is not evaluated: an episode was not" in caplog.text)
             end.tell(blob=blob(spaces, 2), over="done")
@@ -358,7 +358,7 @@ def test_it_waits_between_evaluations(tmp_path: Path, spaces: Spaces) -> None:
     async def main() -> End:
         end = End()
         end.tell(blob=blob(spaces, 1))
-        async with asyncio.timeout(20.0), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
             group.create_task(evaluator(end, spaces, tmp_path, run).run())
             await until(lambda: (tmp_path / "evaluations.jsonl").exists())
             asked = end.asked
@@ -406,7 +406,7 @@ def test_what_fails_in_an_environment_costs_one_evaluation(
         Pay.broken = True
         end = End()
         end.tell(blob=blob(spaces, 1))
-        async with asyncio.timeout(20.0), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
             group.create_task(evaluator(end, spaces, tmp_path).run())
             await until(lambda: "out of order" in caplog.text)
             Pay.broken = False
@@ -453,7 +453,7 @@ def test_an_environment_that_hangs_holds_up_nobody(
         )
         game.start()
         with pytest.raises(EnvError, match=r"has not answered for 0.05 s.*actor.step_timeout_s"):
-            async with asyncio.timeout(20.0):
+            async with asyncio.timeout(120):
                 while True:
                     game.check()
                     await asyncio.sleep(0.001)
