@@ -108,8 +108,15 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):
     normalise_obs: Annotated[
         bool,
         Meta(
-            description="numbers of the observation by their running mean and deviation; images and"
-            " categories stay as they are"
+            description="numbers of the observation by their running mean and deviation; categories"
+            " stay as they are"
+        ),
+    ] = False
+    normalise_images: Annotated[
+        bool,
+        Meta(
+            description="nature, resnet: bytes of images less the running mean of their pixel, by"
+            " the deviation of the image; false: divided by 255"
         ),
     ] = False
     normalise_returns: Annotated[

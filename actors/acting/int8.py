@@ -20,6 +20,8 @@ def _encoder(model: Model) -> Nature:
         raise ValueError(f'{wrong} model.kind = "nature"; set it to "auto"')
     if len(model.encoder.stacks) > 1:
         raise ValueError(f'{wrong} an observation with one image; set it to "auto"')
+    if model.images is not None:
+        raise ValueError(f'{wrong} model.normalise_images = false; set it to "auto"')
     if model.core is not None:
         raise ValueError(f'{wrong} model.core = "none"; set it to "auto"')
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]

@@ -69,6 +69,7 @@ ADDED: Final[Mapping[int, Mapping[str, Added]]] = {
         "model.core_layers": Added(),
         "model.core_bias": Added(),  # of first weights; what trains already has others
         "model.kind": Added(_PLAYERS, values=("auto", "grid")),
+        "model.normalise_images": Added(("learner", *_PLAYERS), without=False),
         "model.separate": Added(_PLAYERS, values=("auto",)),
         "model.wire": Added(("learner", *_PLAYERS), without="float32"),
         "pacing.balance": Added(),  # the broker sees to it

@@ -41,6 +41,13 @@ def _unless_scaled_obs(run: Known) -> bool:
     return not run.get("model.obs_scale")
 
 
+def _of_large_images(run: Known) -> bool:
+    """Becomes false where model.normalise_obs is set to false, as in all runs of older releases, or
+    model.kind to another than auto, nature and resnet."""
+    large = run.get("model.kind", "auto") in ("auto", "nature", "resnet")
+    return large and bool(run.get("model.normalise_obs", True))
+
+
 def _unless_scaled_rewards(run: Known) -> bool:
     """Becomes false where algorithm.reward_scale is set."""
     return bool(run.get("algorithm.reward_scale", 1.0) == 1.0)
@@ -98,6 +105,7 @@ def _more_for_a_goal(run: Known) -> float:
 Default: TypeAlias = float | str | Callable[[Known], float | str]
 
 _EVERY: Final[dict[str, Default]] = {
+    "model.normalise_images": _of_large_images,
     "model.normalise_obs": _unless_scaled_obs,
     "model.normalise_returns": _unless_scaled_rewards,
     "algorithm.trace": 0.95,

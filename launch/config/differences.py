@@ -32,7 +32,7 @@ _SHOWN = {"env.metrics", "env.policy", "model.wire"}
 _OF_A_TRANSFORMER = {"model.core_context", "model.core_layers"}
 _MISSING = "absent"
 # Of a key that came later: what an older run, which lacks it, did without.
-_NONE = {'""', "{}", "[]", "0"}
+_NONE = {'""', "{}", "[]", "0", "false"}
 
 
 class Difference(NamedTuple):

@@ -97,6 +97,12 @@ _RULES = (
         "model",
         ("hidden", "activation"),
     ),
+    _Rule(
+        "model.kind is none of auto, nature and resnet",
+        lambda run: run.model.kind not in ("auto", "nature", "resnet"),
+        "model",
+        ("normalise_images",),
+    ),
 )
 
 

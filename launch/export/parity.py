@@ -1,5 +1,6 @@
 """Compares an exported file with its torch network, on random observations."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,6 @@ from numpy.typing import NDArray
 from headrace.actors.action_converter import ActionConverter
 from headrace.launch.export.onnx_module import OnnxModule, TensorPort, part_name
 from headrace.launch.results.loaded_run import LoadedRun
-from headrace.learner.models.normalise import is_number
-from headrace.learner.spaces import Leaf
 
 OBSERVATIONS = 1000
 DIFFERENCE = 1e-4  # the largest allowed; of numbers above 1 as a share of them
@@ -109,10 +108,12 @@ class Parity:
             counted = rng.integers(0, np.broadcast_to(highest, shape))
             return (first + counted).astype(port.dtype)
         dtype = np.dtype(port.dtype)
-        if dtype.kind in "iu":
+        norms = self._norms.get(leaf.name)
+        if dtype.kind in "iu" and not (leaf.image and norms):
             return rng.integers(0, 256 if dtype == np.uint8 else 2, shape).astype(dtype)
-        mean, std = self._norms.get(leaf.name, (0.0, 1.0))
-        return (mean + std * rng.standard_normal(shape)).astype(dtype)
+        mean, std = norms or (0.0, 1.0)
+        drawn = mean + std * rng.standard_normal(shape)
+        return (drawn.round().clip(0, 255) if leaf.image else drawn).astype(dtype)
 
     def _mask(self, rows: int) -> NDArray[np.bool_]:
         """Draws a mask that allows half of the values, and at least one of each choice."""
@@ -138,17 +139,13 @@ def difference(here: NDArray[Any], there: NDArray[Any]) -> float:
 
 def _norms(found: LoadedRun) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
     """Returns mean and deviation of observations in training: a normaliser clips all others."""
-    normaliser = found.model.normaliser
-    if normaliser is None:
-        return {}
-    norms, at = {}, 0
-    mean, std = normaliser.mean.numpy(), np.sqrt(normaliser.var.numpy())
-    for leaf in filter(is_number, found.spaces.observation):
-        end = at + int(np.prod(leaf.seen))
-        norms[leaf.name] = _of(leaf, mean[at:end]), _of(leaf, std[at:end])
-        at = end
+    norms = {}
+    for normaliser in (found.model.normaliser, found.model.images):
+        if normaliser is None:
+            continue
+        at, mean, std = 0, normaliser.mean.numpy(), np.sqrt(normaliser.var.numpy())
+        for leaf in normaliser.leaves:
+            shape = leaf.shape if leaf.image else leaf.seen
+            here = slice(at, at := at + math.prod(shape))
+            norms[leaf.name] = mean[here].reshape(shape), std[here].reshape(shape)
     return norms
-
-
-def _of(leaf: Leaf, values: NDArray[Any]) -> NDArray[Any]:
-    return values.reshape(leaf.seen)

@@ -14,13 +14,13 @@ from headrace.learner.models.cores import CORES, Core
 from headrace.learner.models.distribution import Distribution, distribution_of
 from headrace.learner.models.encoders.custom import custom_encoder
 from headrace.learner.models.encoders.grid import Grid
-from headrace.learner.models.encoders.images import geometry
+from headrace.learner.models.encoders.images import geometry, image_leaves
 from headrace.learner.models.encoders.mlp import Mlp
 from headrace.learner.models.encoders.nature import Nature
 from headrace.learner.models.encoders.resnet import ResNet
 from headrace.learner.models.layers import POLICY_GAIN, VALUE_GAIN, linear
 from headrace.learner.models.model import Heads, Model, Output, Trunk
-from headrace.learner.models.normalise import Normaliser
+from headrace.learner.models.normalise import ImageNormaliser, Normaliser
 from headrace.learner.models.population.population import Population
 from headrace.learner.spaces import POLICY, Action, Leaf, Spaces, previous_leaves
 
@@ -36,6 +36,7 @@ _KINDS: dict[str, Callable[..., nn.Module]] = {
     "grid": Grid,
 }
 _CONVOLUTIONS = ("nature", "resnet", "grid")
+_NORMALISED = ("nature", "resnet")  # by model.normalise_images
 # The fewest pixels of a side that the convolutions of nature can take.
 _NATURE_FROM = 36
 
@@ -142,7 +143,7 @@ def _model(config: ModelConfig, spaces: Spaces, rng: torch.Generator) -> Model:
     previous = _previous(spaces) if config.previous else ()
     leaves = (*observed, *previous)
     normaliser = _normaliser(observed) if config.normalise_obs else None
-
+    images = image_leaves(leaves) if config.normalise_images and config.kind in _NORMALISED else ()
     for_policy = (*(leaf for leaf in acted_on(spaces) if not leaf.mask), *previous)
 
     def encoder(leaves: tuple[Leaf, ...]) -> nn.Module:
@@ -169,6 +170,7 @@ def _model(config: ModelConfig, spaces: Spaces, rng: torch.Generator) -> Model:
         heads=_heads(config, spaces.action, distribution, units, rng),
         mask=next((leaf.name for leaf in spaces.observation if leaf.mask), ""),
         normaliser=normaliser,
+        images=ImageNormaliser(images) if images else None,
         normalise_returns=config.normalise_returns,
     )
     _finish(model, config, spaces)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from headrace.learner.models.cores import Core
 from headrace.learner.models.distribution import Distribution
 from headrace.learner.models.layers import head
-from headrace.learner.models.normalise import Normaliser, PopArt
+from headrace.learner.models.normalise import ImageNormaliser, Normaliser, PopArt
 from headrace.learner.spaces import Leaf
 
 
@@ -53,6 +53,7 @@ class Model(nn.Module):
         heads: Heads,
         mask: str = "",
         normaliser: Normaliser | None = None,
+        images: ImageNormaliser | None = None,
         normalise_returns: bool = False,
     ) -> None:
         super().__init__()
@@ -61,7 +62,7 @@ class Model(nn.Module):
         self.acted_on = acted_on  # those of them that the policy's sees: all but env.critic
         self.mask = mask  # the leaf that says which choices are allowed; empty = all are
         self.distribution = distribution
-        self.normaliser = normaliser
+        self.normaliser, self.images = normaliser, images
         self.encoder, self.core = policy
         self.value_encoder = None if value is None else value.encoder
         self.value_core = None if value is None else value.core
@@ -134,14 +135,13 @@ class Model(nn.Module):
 
     def seen(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Returns what an encoder is given."""
-        return obs if self.normaliser is None else self.normaliser(obs)
+        for normaliser in (self.normaliser, self.images):
+            obs = obs if normaliser is None else normaliser(obs)
+        return obs
 
     def params(self, hidden: Tensor, obs: dict[str, Tensor]) -> Tensor:
         """Returns [..., P] of what the policy head reads, [..., units]."""
         params = head(self.policy_head, hidden)
         if self.log_std is not None:
-            log_std = self.log_std.expand(*params.shape[:-1], -1)
-            params = torch.cat([params, log_std], dim=-1)
-        if self.mask:
-            params = self.distribution.masked(params, obs[self.mask])
-        return params
+            params = torch.cat([params, self.log_std.expand(*params.shape[:-1], -1)], dim=-1)
+        return self.distribution.masked(params, obs[self.mask]) if self.mask else params

@@ -15,6 +15,10 @@ from headrace.learner.spaces import Leaf
 _EPS = 1e-8
 FARTHEST = 10.0  # deviations
 _SLOWEST = 0.01  # a return's share of the running statistics, once there are many
+# Of an unroll's frames one in so many is counted: each is much like the one before.
+_FRAMES_EVERY = 8
+_BYTE = 255.0
+_LEAST_BYTES = 1.0  # a deviation: an image that never moves is not blown up
 # Returns that do not vary yet must not be blown up.
 _LEAST_STD = 1e-2
 
@@ -72,6 +76,28 @@ def explained(stats: dict[str, float]) -> dict[str, float]:
     return others | {"explained_variance": max(share, -1.0)}
 
 
+class Statistics(Protocol):
+    """Holds running means and variances [F] of `count` rows."""
+
+    mean: Tensor
+    var: Tensor
+    count: Tensor
+
+
+@torch.no_grad()
+def merge(into: Statistics, found: Moments) -> None:
+    """Takes these moments into running ones, if they are finite and of any row."""
+    added, mean, squares = found
+    count, apart = into.count + added, mean - into.mean
+    share = added / count.clamp(min=1)
+    # Chan, Golub and LeVeque, 1979: no sum that is not about a mean.
+    var = (1 - share) * (into.var + share * apart.square()) + squares / count.clamp(min=1)
+    good = (added > 0) & mean.isfinite().all() & var.isfinite().all()
+    into.mean.copy_(torch.where(good, into.mean + share * apart, into.mean))
+    into.var.copy_(torch.where(good, var, into.var))
+    into.count.copy_(torch.where(good, count, into.count))
+
+
 def is_number(leaf: Leaf) -> bool:
     """Tells whether a leaf is neither an image nor a category nor a mask."""
     return not (leaf.image or leaf.categories or leaf.mask)
@@ -125,15 +151,56 @@ class Normaliser(nn.Module):
             obs[leaf.name][: len(live)].double().reshape(*live.shape, width)
             for leaf, width in zip(self.leaves, self._widths, strict=True)
         ]
-        added, mean, squares = moments(torch.cat(rows, dim=-1), live, total)
-        count, apart = self.count + added, mean - self.mean
-        share = added / count.clamp(min=1)
-        # Chan, Golub and LeVeque, 1979: no sum that is not about a mean.
-        var = (1 - share) * (self.var + share * apart.square()) + squares / count.clamp(min=1)
-        good = (added > 0) & mean.isfinite().all() & var.isfinite().all()
-        self.mean.copy_(torch.where(good, self.mean + share * apart, self.mean))
-        self.var.copy_(torch.where(good, var, self.var))
-        self.count.copy_(torch.where(good, count, self.count))
+        merge(self, moments(torch.cat(rows, dim=-1), live, total))
+
+
+class ImageNormaliser(nn.Module):
+    """Normalises images: bytes less the mean of their pixel, by one deviation for the whole image.
+
+    A background that stays is 0 then, and what moves before it, be it a pixel, is as large as what
+    a network is made for. Until something was trained on, bytes are divided by 255.
+    """
+
+    mean: Tensor
+    var: Tensor
+    count: Tensor
+
+    def __init__(self, leaves: tuple[Leaf, ...]) -> None:
+        super().__init__()
+        self.leaves = leaves
+        self._widths = [math.prod(leaf.shape) for leaf in leaves]
+        pixels = sum(self._widths)
+        self.register_buffer("mean", torch.zeros(pixels, dtype=torch.float64))
+        self.register_buffer("var", torch.full((pixels,), _BYTE**2, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the same leaves, the images normalised, in the numbers that convolutions take."""
+        seen, begin = dict(obs), 0
+        for leaf, width in zip(self.leaves, self._widths, strict=True):
+            here = slice(begin, begin := begin + width)
+            x = obs[leaf.name]
+            # Whole bytes: their differences are exact in 16 bits.
+            mean = self.mean[here].round().view(leaf.shape)
+            factor = self.var[here].mean().sqrt().clamp(min=_LEAST_BYTES).reciprocal()
+            autocast = torch.is_autocast_enabled(x.device.type)
+            dtype = torch.get_autocast_dtype(x.device.type) if autocast else torch.float32
+            y = x.to(dtype).sub_(mean.to(dtype)).mul_(factor)
+            seen[leaf.name] = y.clamp_(-FARTHEST, FARTHEST)
+        return seen
+
+    @torch.no_grad()
+    def update(
+        self, obs: dict[str, Tensor], live: Tensor, total: Callable[[Tensor], Tensor]
+    ) -> None:
+        """Takes in frames of steps that are `live` [T, B], of all ranks; all of them call it."""
+        counted = live[::_FRAMES_EVERY]
+        frames = []
+        for leaf in self.leaves:
+            rows = obs[leaf.name][: len(live) : _FRAMES_EVERY]
+            newest = rows.select(2, leaf.stack - 1) if leaf.stack > 1 else rows
+            frames.append(newest.flatten(2))
+        merge(self, moments(torch.cat(frames, dim=-1), counted, total))
 
 
 class ValueHead(Protocol):

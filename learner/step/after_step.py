@@ -91,10 +91,11 @@ def update_statistics(
 ) -> None:
     """Updates them once for each batch, only from what is new in it, however often it was used.
     `live`: of its steps those that count; None = all that are."""
-    normaliser, returns = parts.model.normaliser, parts.model.returns
+    returns = parts.model.returns
     live = fresh.loss.live if live is None else live
-    if normaliser is not None:
-        normaliser.update(fresh.obs, live, parts.ranks.total)
+    for normaliser in (parts.model.normaliser, parts.model.images):
+        if normaliser is not None:
+            normaliser.update(fresh.obs, live, parts.ranks.total)
     if returns is not None and vs is not None:
         new = vs[:, : live.shape[1]].unsqueeze(-1)
         returns.merge(moments(new, live, parts.ranks.total))

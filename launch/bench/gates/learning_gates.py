@@ -171,7 +171,8 @@ GATES: dict[str, Gate] = {
         package="pettingzoo",
         games=(Games("random", 1000, won=0.95), Games(HALF, 1000, won=0.6, greedy=False)),
     ),
-    "pong": Gate("pong", 18, 10_000_000, seeds=(1,), long=True),
+    "pong": Gate("pong", 18, 2_500_000, seeds=(1,), long=True),
+    "pong-ppo": Gate("pong-ppo", 18, 2_500_000, seeds=(1, 2), long=True),
     **dict(_bare_gates()),
 }
 

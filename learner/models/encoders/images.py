@@ -26,7 +26,7 @@ class Stack(nn.Module):
         self.leaf = leaf
 
     def planes(self, obs: dict[str, Tensor]) -> Tensor:
-        """Returns the image leaf [N, *seen] as [N, channels, height, width] uint8."""
+        """Returns the image leaf [N, *seen] as [N, channels, height, width]."""
         images = obs[self.leaf.name]
         if len(self.leaf.shape) == 3 and not _channels_first(self.leaf.shape):
             images = images.movedim(-1, -3)
@@ -46,7 +46,11 @@ class Stack(nn.Module):
         return convolved.permute(0, 2, 3, 1).flatten(1)
 
     def fused(self, layer: nn.Conv2d, obs: dict[str, Tensor], *, relu: bool) -> Tensor:
-        """Multiplies the first layer with bytes by a kernel; returns [N, H, W, outputs]."""
+        """Multiplies the first layer with bytes, by a kernel, or with what they were normalised to;
+        returns [N, H, W, outputs]."""
+        if obs[self.leaf.name].is_floating_point():
+            x = self.first(layer, self.pixels(obs)).permute(0, 2, 3, 1)
+            return x.relu_() if relu else x
         from headrace.learner.models.kernels.gradients import pixel_convolution
 
         assert layer.bias is not None and not isinstance(layer.padding, str)
@@ -60,11 +64,11 @@ class Stack(nn.Module):
         )
 
     def first(self, layer: nn.Conv2d, pixels: Tensor) -> Tensor:
-        """Multiplies the first layer with bytes."""
+        """Multiplies the first layer with bytes, or with what they were normalised to."""
         device = pixels.device.type
         autocast = torch.is_autocast_enabled(device)
         x = pixels.to(torch.get_autocast_dtype(device) if autocast else layer.weight.dtype)
-        weight = layer.weight * PIXEL
+        weight = layer.weight if pixels.is_floating_point() else layer.weight * PIXEL
         return functional.conv2d(x, weight, layer.bias, layer.stride, layer.padding)
 
 
@@ -101,8 +105,8 @@ class JoinedFeatures(nn.Module):
         return functional.relu_(self.full(rows))
 
 
-def _images(kind: str, leaves: tuple[Leaf, ...]) -> list[Leaf]:
-    images = [leaf for leaf in leaves if leaf.image and not leaf.categories]
+def _images(kind: str, leaves: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
+    images = image_leaves(leaves)
     if not images:
         raise ValueError(
             f'model.kind = "{kind}" needs an image (uint8 with height and width) and there is none'
@@ -115,6 +119,11 @@ def _images(kind: str, leaves: tuple[Leaf, ...]) -> list[Leaf]:
                 f' {list(leaf.shape)}; reshape it with a wrapper, or set model.kind = "mlp"'
             )
     return images
+
+
+def image_leaves(leaves: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
+    """Returns the leaves that convolutions read."""
+    return tuple(leaf for leaf in leaves if leaf.image and not leaf.categories)
 
 
 def geometry(leaf: Leaf) -> tuple[int, int, int]:

@@ -52,7 +52,7 @@ class Population(Model):
         """Draws all policies; `one` is a network without statistics or memory, as all are."""
         nn.Module.__init__(self)
         self.leaves, self.acted_on, self.mask = one.leaves, one.acted_on, one.mask
-        self.distribution, self.normaliser = one.distribution, normaliser
+        self.distribution, self.normaliser, self.images = one.distribution, normaliser, None
         self.encoder: nn.Module = nn.Identity()  # the rows have them
         self.core = self.value_core = self.value_encoder = self.log_std = None
         self.memory, self.convolutional = 0, False

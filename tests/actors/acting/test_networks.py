@@ -394,6 +394,11 @@ TWO = Spaces((*SPACES.observation, Leaf("map", "uint8", (40, 40))), discrete(ACT
         (ModelConfig(kind="resnet"), SPACES, r'"int8" needs model\.kind = "nature"'),
         (ModelConfig(kind="nature"), TWO, r'"int8" needs an observation with one image; set it'),
         (ModelConfig(kind="nature", core="gru"), SPACES, r'"int8" needs model\.core = "none"; set'),
+        (
+            ModelConfig(kind="nature", normalise_images=True),
+            SPACES,
+            r'"int8" needs model\.normalise_images = false; set it to "auto"',
+        ),
     ],
 )
 def test_what_bytes_cannot_do(config: ModelConfig, spaces: Spaces, words: str) -> None:

@@ -187,6 +187,26 @@ def test_what_the_run_scales_itself_is_not_normalised() -> None:
     assert not of("ppo", algorithm={"reward_scale": 0.1})["model.normalise_returns"]
 
 
+@pytest.mark.parametrize(
+    ("model", "normalised"),
+    [
+        ({}, True),
+        ({"kind": "nature"}, True),
+        ({"kind": "resnet", "normalise_obs": True}, True),
+        ({"kind": "grid"}, False),
+        ({"kind": "mlp"}, False),
+        ({"kind": "eyes:Eyes"}, False),
+        ({"kind": "nature", "normalise_obs": False}, False),  # so says a folder of a release before
+        ({"kind": "nature", "normalise_obs": False, "normalise_images": True}, True),
+    ],
+)
+def test_large_images_are_normalised_where_numbers_are(
+    model: dict[str, Any], normalised: bool
+) -> None:
+    filled = algorithm_defaults.filled({"algorithm": {"name": "impala"}, "model": model})
+    assert filled["model"]["normalise_images"] is normalised
+
+
 def test_appos_ring_and_target_follow_its_uses() -> None:
     found = of("appo", algorithm={"uses": 3})
     assert found["algorithm.buffer_batches"] == 3

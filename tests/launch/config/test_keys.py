@@ -99,6 +99,7 @@ CASES = {
     "model.core_layers": Case(weights, "2", ("model.core=transformer",)),
     "model.previous": Case(weights, "true"),
     "model.normalise_obs": Case(weights, "true"),
+    "model.normalise_images": Case(images, "true", ("model.kind=nature",)),
     "model.normalise_returns": Case(weights, "true"),
     "model.std": Case(weights, "network"),
     "model.std_init": Case(weights, "0.5"),

@@ -322,6 +322,13 @@ class TestShared:
         words = differences.no_continuation(attends, wider)
         assert words == "model.core_context: 32 there, 8 here"
 
+    def test_a_run_of_before_normalised_images_goes_on_without_them(self) -> None:
+        run = shared(run_file.load("pong", ["model.normalise_images=false"]))
+        before = {**run, "model": {k: v for k, v in run["model"].items() if "images" not in k}}
+        assert differences.no_continuation(before, run) is None
+        words = differences.no_continuation(before, shared(run_file.load("pong")))
+        assert words == "model.normalise_images: absent there, true here"
+
     def test_one_and_one_point_nought_are_not_the_same(self) -> None:
         whole, real = (
             run_file.load("cartpole", [f"env.kwargs={{a = {number}}}"]) for number in ("1", "1.0")

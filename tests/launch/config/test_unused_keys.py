@@ -53,6 +53,11 @@ def test_a_shipped_run_has_none(name: str) -> None:
             "model.activation",
             "model.kind is neither auto nor mlp",
         ),
+        (
+            ["model.normalise_images=true"],
+            "model.normalise_images",
+            "model.kind is none of auto, nature and resnet",
+        ),
     ],
 )
 def test_what_belongs_to_another_choice(sets: list[str], key: str, why: str) -> None:

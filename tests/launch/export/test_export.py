@@ -162,6 +162,12 @@ def normalised(model: Any) -> None:
     model.returns.std.fill_(2.0)
 
 
+def moved(model: Any) -> None:
+    model.images.mean.fill_(100.3)
+    model.images.var.fill_(900.0)
+    model.images.count.fill_(10.0)
+
+
 @pytest.mark.slow
 def test_stacked_images_by_any_number_of_rows(
     leave_run: Any,
@@ -171,7 +177,8 @@ def test_stacked_images_by_any_number_of_rows(
 ) -> None:
     monkeypatch.setattr(parity, "OBSERVATIONS", 8)
     spaces = Spaces((Leaf("obs", "|u1", (36, 36), stack=4),), discrete(3))
-    model = leave_run(tmp_path, spaces, ["model.kind=nature", "model.separate=false"])
+    nature = ["model.kind=nature", "model.separate=false", "model.normalise_images=true"]
+    model = leave_run(tmp_path, spaces, nature, change=moved)
     out = exported(tmp_path, capsys)
     assert "uint8[batch, 4, 36, 36]" in out
     file = session(tmp_path / "model.onnx")
