@@ -69,7 +69,7 @@ def test_all_but_the_long_ones_run_and_a_failed_seed_fails_the_gate(
 def test_a_gate_by_name(started: list[Started]) -> None:
     assert learning_gates.bench(["pong"])["pong"]["passed"] == [1]
     assert started == [
-        ("pong", ["--seed", "1", "--stop-return", "18", "--stop-steps", "10000000"], ())
+        ("pong", ["--seed", "1", "--stop-return", "18", "--stop-steps", "2500000"], ())
     ]
     with pytest.raises(run_file.ConfigError, match=r"no gate ping; there are cartpole-impala"):
         learning_gates.bench(["ping"])
