@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headrace.learner.config import ModelConfig
 from headrace.learner.models.build import Model, build
+from headrace.learner.models.encoders.nature import Nature, NatureStack
 from headrace.learner.models.normalise import ImageNormaliser
 from headrace.learner.spaces import Leaf, Spaces, discrete
 from headrace.learner.weights import FlatWeights
@@ -144,6 +145,22 @@ def test_a_constant_behind_everything_changes_nothing(kind: str) -> None:
             outputs.append(model({"screen": obs["screen"]}))
     torch.testing.assert_close(outputs[0].params, outputs[1].params)
     torch.testing.assert_close(outputs[0].value, outputs[1].value)
+
+
+@pytest.mark.parametrize("relu", [True, False])
+def test_kernels_go_on_from_a_plain_first_layer(relu: bool) -> None:
+    """They multiply bytes; torch multiplies what is normalised, and lays it out as they do."""
+    model = model_of(NATURE, STACKED)
+    assert isinstance(model.encoder, Nature)
+    (stack,) = model.encoder.stacks
+    assert isinstance(stack, NatureStack)
+    rows = model.seen({"screen": observations(np.random.default_rng(0), 3)["screen"]})
+    with torch.no_grad():
+        plain = stack.first(stack.conv1, stack.pixels(rows))
+        found = stack.fused(stack.conv1, rows, relu=relu)
+    expected = plain.relu() if relu else plain
+    assert found.is_contiguous() and (expected < 0).any() != relu
+    assert torch.equal(found, expected.permute(0, 2, 3, 1))
 
 
 def test_statistics_travel_with_the_weights() -> None:
