@@ -1,6 +1,6 @@
 """The run's [unroll], [model] and [algorithm] sections; needs no torch."""
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from msgspec import Meta, Struct, field
 
@@ -38,6 +38,10 @@ class UnrollConfig(Struct, frozen=True, forbid_unknown_fields=True):
             " headrace trace; 0 = none does",
         ),
     ] = 0
+
+
+# model.kind of which model.normalise_images holds; auto may be one of them.
+NORMALISED_KINDS: Final = ("nature", "resnet")
 
 
 class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True):

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from headrace.actors.config import EvaluateConfig
 from headrace.launch.config.run_sections import Run
-from headrace.learner.config import AlgorithmConfig
+from headrace.learner.config import NORMALISED_KINDS, AlgorithmConfig
 from headrace.learner.learner_config import LearnerConfig
 
 Tables: TypeAlias = dict[str, dict[str, Any]]  # what stands in a run file, by section
@@ -44,7 +44,7 @@ def _unless_scaled_obs(run: Known) -> bool:
 def _of_large_images(run: Known) -> bool:
     """Becomes false where model.normalise_obs is set to false, as in all runs of older releases, or
     model.kind to another than auto, nature and resnet."""
-    large = run.get("model.kind", "auto") in ("auto", "nature", "resnet")
+    large = run.get("model.kind", "auto") in ("auto", *NORMALISED_KINDS)
     return large and bool(run.get("model.normalise_obs", True))
 
 

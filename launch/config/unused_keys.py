@@ -9,6 +9,7 @@ import msgspec
 
 from headrace.launch.config import algorithm_defaults
 from headrace.launch.config.run_file import Run, to_dict
+from headrace.learner.config import NORMALISED_KINDS
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ _RULES = (
     ),
     _Rule(
         "model.kind is none of auto, nature and resnet",
-        lambda run: run.model.kind not in ("auto", "nature", "resnet"),
+        lambda run: run.model.kind not in ("auto", *NORMALISED_KINDS),
         "model",
         ("normalise_images",),
     ),

@@ -8,7 +8,7 @@ import msgspec
 import torch
 from torch import nn
 
-from headrace.learner.config import ModelConfig
+from headrace.learner.config import NORMALISED_KINDS, ModelConfig
 from headrace.learner.models.attention import Transformer
 from headrace.learner.models.cores import CORES, Core
 from headrace.learner.models.distribution import Distribution, distribution_of
@@ -36,7 +36,6 @@ _KINDS: dict[str, Callable[..., nn.Module]] = {
     "grid": Grid,
 }
 _CONVOLUTIONS = ("nature", "resnet", "grid")
-_NORMALISED = ("nature", "resnet")  # by model.normalise_images
 # The fewest pixels of a side that the convolutions of nature can take.
 _NATURE_FROM = 36
 
@@ -143,7 +142,8 @@ def _model(config: ModelConfig, spaces: Spaces, rng: torch.Generator) -> Model:
     previous = _previous(spaces) if config.previous else ()
     leaves = (*observed, *previous)
     normaliser = _normaliser(observed) if config.normalise_obs else None
-    images = image_leaves(leaves) if config.normalise_images and config.kind in _NORMALISED else ()
+    normalised = config.normalise_images and config.kind in NORMALISED_KINDS
+    images = image_leaves(leaves) if normalised else ()
     for_policy = (*(leaf for leaf in acted_on(spaces) if not leaf.mask), *previous)
 
     def encoder(leaves: tuple[Leaf, ...]) -> nn.Module:

@@ -1,6 +1,5 @@
 """Running statistics of images: numpy over all frames that count is the oracle."""
 
-import functools
 import math
 from typing import Any
 
@@ -16,7 +15,7 @@ from headrace.learner.models.encoders.nature import Nature, NatureStack
 from headrace.learner.models.normalise import ImageNormaliser
 from headrace.learner.spaces import Leaf, Spaces, discrete
 from headrace.learner.weights import FlatWeights
-from tests.learner.together import together
+from tests.learner.together import check_statistics
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -53,21 +52,13 @@ def counted(obs: dict[str, Tensor], live: Tensor) -> NDArray[Any]:
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_updates_make_the_statistics_of_all_frames_that_count(ranks: int) -> None:
     rng = np.random.default_rng(0)
-    normalisers = [ImageNormaliser((STACKED, COLOURED)) for _ in range(ranks)]
-    seen = []
-    for _ in range(4):
-        calls: list[Any] = []
-        for normaliser in normalisers:
-            obs, live = observations(rng, T + 1, B), torch.from_numpy(rng.random((T, B)) < 0.7)
-            live[0, 0] = True
-            calls.append(functools.partial(normaliser.update, obs, live))
-            seen.append(counted(obs, live))
-        together(calls)
-    everything = np.concatenate(seen)
-    for normaliser in normalisers:
-        assert normaliser.count == len(everything)
-        np.testing.assert_allclose(normaliser.mean.numpy(), everything.mean(0), rtol=1e-12)
-        np.testing.assert_allclose(normaliser.var.numpy(), everything.var(0), rtol=1e-10)
+
+    def draw() -> tuple[dict[str, Tensor], Tensor, NDArray[Any]]:
+        obs, live = observations(rng, T + 1, B), torch.from_numpy(rng.random((T, B)) < 0.7)
+        live[0, 0] = True
+        return obs, live, counted(obs, live)
+
+    check_statistics([ImageNormaliser((STACKED, COLOURED)) for _ in range(ranks)], draw)
 
 
 def test_images_are_normalised_and_nothing_else() -> None:

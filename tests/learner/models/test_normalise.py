@@ -18,7 +18,7 @@ from headrace.learner.models.build import Model, build
 from headrace.learner.models.normalise import Normaliser, PopArt, explained, moments, value_fit
 from headrace.learner.spaces import Leaf, Spaces, discrete
 from headrace.learner.weights import FlatWeights
-from tests.learner.together import together
+from tests.learner.together import check_statistics, together
 
 LEAVES = (
     Leaf("speed", "float64", (2,)),
@@ -59,23 +59,15 @@ def alone(sums: Tensor) -> Tensor:
 @pytest.mark.parametrize("ranks", [1, 2, 5])
 def test_updates_make_the_statistics_of_everything(ranks: int) -> None:
     rng = np.random.default_rng(0)
-    normalisers = [Normaliser(LEAVES) for _ in range(ranks)]
-    seen = []
-    for _ in range(4):
-        calls: list[Any] = []
-        for normaliser in normalisers:
-            obs = observations(rng, T + 1, B)  # the last row belongs to the next unroll
-            live = torch.from_numpy(rng.random((T, B)) < 0.7)
-            dead = {**obs, "speed": obs["speed"].clone()}
-            dead["speed"][:T][~live] = torch.inf
-            calls.append(functools.partial(normaliser.update, dead, live))
-            seen.append(flat(obs, live))
-        together(calls)
-    everything = np.concatenate(seen)
-    for normaliser in normalisers:
-        assert normaliser.count == len(everything)
-        np.testing.assert_allclose(normaliser.mean.numpy(), everything.mean(0), rtol=1e-12)
-        np.testing.assert_allclose(normaliser.var.numpy(), everything.var(0), rtol=1e-10)
+
+    def draw() -> tuple[dict[str, Tensor], Tensor, NDArray[Any]]:
+        obs = observations(rng, T + 1, B)  # the last row belongs to the next unroll
+        live = torch.from_numpy(rng.random((T, B)) < 0.7)
+        dead = {**obs, "speed": obs["speed"].clone()}
+        dead["speed"][:T][~live] = torch.inf
+        return dead, live, flat(obs, live)
+
+    check_statistics([Normaliser(LEAVES) for _ in range(ranks)], draw)
 
 
 def exact(rows: NDArray[Any]) -> tuple[list[float], list[float]]:
