@@ -48,15 +48,18 @@ async def watch(link: Link, brokers: str) -> None:
 
 
 def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """Runs an asyncio role whose tasks `watch`; begins the process anew where its broker is
-    gone."""
+    """Runs an asyncio role whose tasks `watch`; begins the process anew where its broker is gone
+    and nobody has asked it to stop."""
     gone: list[Exception] = []
 
     async def guarded() -> int:
+        role = asyncio.current_task()
+        assert role is not None
         try:
             return await main()
         except* BrokerGoneError as found:
-            gone.extend(found.exceptions)
+            if not role.cancelling():  # a task group takes back its own request, not a signal's
+                gone.extend(found.exceptions)
         return runtime.OK
 
     status = runtime.run_async(guarded)
