@@ -32,8 +32,7 @@ class Leaf(Struct, frozen=True):
     # How many values each element may take, counted from 0: n of a Discrete space (shape ()), one
     # number for each element of MultiDiscrete; () = a plain number.
     categories: tuple[int, ...] = ()
-    # The first value of each such element, as the environment counts; () = all begin at 0.
-    start: tuple[int, ...] = ()
+    start: tuple[int, ...] = ()  # the first value of each, as the environment counts; () = all 0
     # The network sees this many rows at once, oldest first. They travel once and are put side by
     # side where they are needed; before an episode's first row it sees that row again.
     stack: int = 1
@@ -135,6 +134,7 @@ class Spaces(Struct, frozen=True, omit_defaults=True):
     settings: tuple[str, ...] = ()  # attributes of the environment that the weights bring
     critic: tuple[str, ...] = ()  # leaves that only the value network sees
     population: int = 0  # its policies; the leaf POLICY says which of them plays
+    binary: tuple[str, ...] = ()  # images whose bytes are 0 or 1 only
 
     def digest(self) -> str:
         """Returns a digest, on every machine the same for the same spaces; names do not count."""

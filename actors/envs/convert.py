@@ -59,7 +59,8 @@ def as_data(
     settings = tuple(sorted(config.settings))
     leaves = _leaves(observation, taken, config)
     critic = _for_critic(leaves, config)
-    return Spaces(leaves, taken, config.metrics, settings, critic, config.population)
+    binary = tuple(part.leaf.name for part in parts_of(observation) if part.binary)
+    return Spaces(leaves, taken, config.metrics, settings, critic, config.population, binary)
 
 
 def _for_critic(leaves: tuple[Leaf, ...], config: EnvConfig) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ class NumberLeaf:
             self.low, self.high = space.low, space.high
         else:
             self.low, self.high = np.zeros(self.shape), np.ones(self.shape)
+        self.binary = self.leaf.image and bool(np.all(self.high <= 1))  # its bytes: 0 or 1
 
     def array(self, value: Any, lead: tuple[int, ...] = ()) -> Array:
         """Returns the value as it may be assigned; `lead` is the batch dimension, if any."""
@@ -47,6 +48,8 @@ class NumberLeaf:
 
 class ChoiceLeaf:
     """Describes and checks the values of a Discrete or MultiDiscrete; rows count from 0."""
+
+    binary = False  # the network knows how many values each has
 
     def __init__(self, name: str, space: spaces.Discrete | spaces.MultiDiscrete) -> None:
         self.dtype = np.dtype(np.int64)

@@ -149,6 +149,8 @@ def _model(config: ModelConfig, spaces: Spaces, rng: torch.Generator) -> Model:
     def encoder(leaves: tuple[Leaf, ...]) -> nn.Module:
         if ":" in config.kind:
             return custom_encoder(config, leaves, rng, normaliser)
+        if config.kind == "grid":
+            return Grid(leaves, config, rng, unscaled=len(previous), binary=spaces.binary)
         return _KINDS[config.kind](leaves, config, rng, unscaled=len(previous))
 
     encoders = [encoder(for_policy), *([encoder(leaves)] if config.separate else [])]

@@ -3,6 +3,7 @@
 from typing import Any
 
 import gymnasium
+import msgspec
 import numpy as np
 import pytest
 from gymnasium.spaces import (
@@ -153,6 +154,22 @@ def test_truth_values_with_height_and_width_are_an_image() -> None:
     to.check(board)
     to.write(rows, 1, board)
     np.testing.assert_array_equal(rows["obs"][1], board.astype(np.uint8))
+
+
+def test_images_of_nothing_above_1_are_binary() -> None:
+    parts = {
+        "truth": Box(0, 1, (3, 4), np.bool_),  # type: ignore[arg-type]
+        "bits": MultiBinary((3, 4)),
+        "ones": Box(0, 1, (3, 4), np.uint8),
+        "codes": Box(0, 2, (3, 4), np.uint8),
+        "pixels": IMAGE,
+        "flags": MultiBinary(4),
+        "choice": MultiDiscrete([2, 2]),
+    }
+    data = as_data(Dict(parts), TWO, EnvConfig())
+    assert data.binary == ("ones", "truth")  # a MultiBinary is no image
+    # Neither who joins a run nor a folder of before is refused for it.
+    assert msgspec.structs.replace(data, binary=()).digest() == data.digest()
 
 
 def test_texts_inside_a_dict_are_not_seen() -> None:

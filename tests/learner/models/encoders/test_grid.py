@@ -15,25 +15,59 @@ ATARI = Leaf("screen", "uint8", (84, 84), stack=4)
 NUMBERS = Leaf("numbers", "float32", (3,))
 
 
-def spaces_of(*leaves: Leaf) -> Spaces:
-    return Spaces(leaves, discrete(5))
+def spaces_of(*leaves: Leaf, binary: tuple[str, ...] = ()) -> Spaces:
+    return Spaces(leaves, discrete(5), binary=binary)
 
 
 def model_of(*leaves: Leaf, **settings: object) -> Model:
     return build(ModelConfig(**settings), spaces_of(*leaves), seed=0)  # type: ignore[arg-type]
 
 
-def test_it_is_two_convolutions_and_a_layer() -> None:
-    model = model_of(BOARD, separate=False)
-    assert isinstance(model.encoder, Grid) and model.encoder.units == 128
-    board = torch.randint(0, 11, (4, 7, 7, 3), dtype=torch.uint8)
+def plain(model: Model, board: torch.Tensor, codes: torch.Tensor | None) -> torch.Tensor:
+    """Computes the network cell by cell, each byte's code looked up by hand."""
     state = {name.removeprefix("encoder."): held for name, held in model.state_dict().items()}
     x = board.float().log1p().movedim(-1, 1)
+    if codes is not None:
+        cells = [
+            torch.cat([codes[16 * c + min(int(b), 15)] for c, b in enumerate(cell)])
+            for cell in board.flatten(0, 2)
+        ]
+        coded = torch.stack(cells).view(*board.shape[:3], -1).movedim(-1, 1)
+        x = torch.cat([x, coded], 1)
     for layer in ("stacks.0.conv1", "stacks.0.conv2"):
         x = functional.conv2d(x, state[f"{layer}.weight"], state[f"{layer}.bias"], padding=1).relu()
     rows = x.permute(0, 2, 3, 1).flatten(1)
-    assert rows.shape == (4, 16 * 7 * 7)
-    torch.testing.assert_close(model.encoder({"board": board}), model.encoder.full(rows).relu())
+    assert rows.shape == (len(board), 16 * 7 * 7)
+    encoder = model.encoder
+    assert isinstance(encoder, Grid) and encoder.units == 128
+    made: torch.Tensor = encoder.full(rows).relu()
+    return made
+
+
+def test_it_is_codes_two_convolutions_and_a_layer() -> None:
+    model = model_of(BOARD, separate=False)
+    codes = model.state_dict()["encoder.stacks.0.codes"]
+    assert codes.shape == (3 * 16, 4)
+    board = torch.randint(0, 20, (4, 7, 7, 3), dtype=torch.uint8)
+    torch.testing.assert_close(model.encoder({"board": board}), plain(model, board, codes))
+
+
+def test_what_is_0_or_1_has_no_codes() -> None:
+    spaces = spaces_of(BOARD, binary=("board",))
+    model = build(ModelConfig(separate=False), spaces, seed=0)
+    assert not [name for name in model.state_dict() if name.endswith("codes")]
+    board = torch.randint(0, 2, (4, 7, 7, 3), dtype=torch.uint8)
+    torch.testing.assert_close(model.encoder({"board": board}), plain(model, board, None))
+
+
+def test_codes_side_by_side_are_as_far_apart_as_any() -> None:
+    """A key (5) and a ball (6), alone on a board that is empty (1) else."""
+    encoder = model_of(BOARD, separate=False).encoder
+    boards = torch.ones(3, 7, 7, 3, dtype=torch.uint8)
+    boards[:, 3, 3, 0] = torch.tensor([5, 6, 10], dtype=torch.uint8)
+    key, ball, agent = encoder({"board": boards}).detach()
+    near, far = (key - ball).norm(), (key - agent).norm()
+    assert 0.5 < near / far < 2.0
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 9), (3, 35, 35)])
