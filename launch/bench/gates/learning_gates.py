@@ -106,6 +106,14 @@ def _bare_gates() -> Iterator[tuple[str, Gate]]:
             yield f"bare-{task}-{algorithm}", gate
 
 
+def _minigrid_memory_gate(algorithm: str) -> Gate:
+    """Returns a bare run with a memory: which of two things is the right one follows from the one
+    seen before; 0.5 is chance."""
+    env = "env.id=minigrid:MiniGrid-MemoryS7-v0"
+    sets = (env, f"algorithm.name={algorithm}", "model.core=lstm")
+    return Gate("bare", 0.9, 500_000, sets, long=True, package="minigrid")
+
+
 # Its agents come and go.
 _SHIFTS: Final = (
     "env.id=headrace.actors.envs.toys.several_agents:Shifts",
@@ -173,6 +181,9 @@ GATES: dict[str, Gate] = {
     ),
     "pong": Gate("pong", 18, 2_500_000, seeds=(1,), long=True),
     "pong-ppo": Gate("pong-ppo", 18, 2_500_000, seeds=(1, 2), long=True),
+    "minigrid-memory-ppo": _minigrid_memory_gate("ppo"),
+    "minigrid-memory-appo": _minigrid_memory_gate("appo"),
+    "minigrid-memory-impala": _minigrid_memory_gate("impala"),
     **dict(_bare_gates()),
 }
 
