@@ -117,10 +117,12 @@ def test_the_gates_of_a_run_by_its_name(
 def test_a_bare_gate_sets_nothing_but_the_environment_and_the_algorithm() -> None:
     bare = {name: gate for name, gate in learning_gates.GATES.items() if gate.run == "bare"}
     assert all(gate.long for gate in bare.values())
-    for gate in bare.values():
+    for name, gate in bare.items():
         keys = [one.partition("=")[0] for one in gate.sets]
         assert keys[:2] == ["env.id", "algorithm.name"]
-        assert keys[2:] == (["stop.return", "stop.metric"] if gate.evaluated else [])
+        # What is to be remembered needs a memory, and no other setting either.
+        memory = [] if name.startswith("bare-") else ["model.core"]
+        assert keys[2:] == memory + (["stop.return", "stop.metric"] if gate.evaluated else [])
     assert "bare-cartpole-impala" in bare and "bare-pendulum-impala" not in bare
 
 
