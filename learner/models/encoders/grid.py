@@ -13,6 +13,9 @@ _CHANNELS = (16, 16)  # of each convolution, 3 x 3
 _UNITS = 128  # most of the cost is the layer that joins all cells: 10 x 10 x 16 x 128 products
 _CODES = 16  # bytes below this are told apart; all others share the last code
 _NUMBERS = 4  # that each code is given
+# Of these at the start. Larger ones tell codes apart sooner, and let noise decide, where no reward
+# is found at first, what is explored.
+_DEVIATION = 0.25
 
 
 class Grid(JoinedFeatures):
@@ -49,7 +52,7 @@ class GridStack(Stack):
         read = channels
         if coded:
             drawn = torch.randn(channels * _CODES, _NUMBERS, generator=rng)
-            self.codes = nn.Parameter(drawn)
+            self.codes = nn.Parameter(drawn * _DEVIATION)
             first = torch.arange(channels, dtype=torch.int32) * _CODES
             self.register_buffer("first_codes", first, persistent=False)
             read += channels * _NUMBERS

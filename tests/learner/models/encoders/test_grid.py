@@ -60,14 +60,35 @@ def test_what_is_0_or_1_has_no_codes() -> None:
     torch.testing.assert_close(model.encoder({"board": board}), plain(model, board, None))
 
 
-def test_codes_side_by_side_are_as_far_apart_as_any() -> None:
-    """A key (5) and a ball (6), alone on a board that is empty (1) else."""
-    encoder = model_of(BOARD, separate=False).encoder
-    boards = torch.ones(3, 7, 7, 3, dtype=torch.uint8)
-    boards[:, 3, 3, 0] = torch.tensor([5, 6, 10], dtype=torch.uint8)
-    key, ball, agent = encoder({"board": boards}).detach()
-    near, far = (key - ball).norm(), (key - agent).norm()
-    assert 0.5 < near / far < 2.0
+def losses_of_the_same_thing_twice(binary: tuple[str, ...]) -> tuple[float, float]:
+    """Learns whether two things, each a key (5) or a ball (6), are the same; returns the loss
+    before and after."""
+    encoder = build(ModelConfig(separate=False), spaces_of(BOARD, binary=binary), seed=0).encoder
+    rng = torch.Generator().manual_seed(0)
+    head = torch.nn.Linear(128, 1)
+    torch.nn.init.zeros_(head.weight)
+    optimiser = torch.optim.Adam([*encoder.parameters(), *head.parameters()], lr=1e-3)
+    losses = []
+    for _ in range(150):
+        boards = torch.ones(64, 7, 7, 3, dtype=torch.uint8)
+        things = torch.randint(5, 7, (64, 2), generator=rng).to(torch.uint8)
+        boards[:, 3, 1, 0], boards[:, 3, 5, 0] = things.T
+        same = (things[:, 0] == things[:, 1]).float()
+        found = head(encoder({"board": boards})).squeeze(1)
+        loss = functional.binary_cross_entropy_with_logits(found, same)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    return losses[0], sum(losses[-10:]) / 10
+
+
+@pytest.mark.slow
+def test_codes_side_by_side_are_told_apart(one_thread: None) -> None:
+    """By their logarithms alone, as what is 0 or 1 is read, they are not."""
+    chance, learned = losses_of_the_same_thing_twice(())
+    _, without = losses_of_the_same_thing_twice(("board",))
+    assert chance > 0.69 and learned < 0.3 and without > 0.6
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 9), (3, 35, 35)])
