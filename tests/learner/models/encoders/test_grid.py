@@ -77,14 +77,15 @@ def losses_of_the_same_thing_twice(binary: tuple[str, ...]) -> tuple[float, floa
         found = head(encoder({"board": boards})).squeeze(1)
         loss = functional.binary_cross_entropy_with_logits(found, same)
         optimiser.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         losses.append(loss.item())
     return losses[0], sum(losses[-10:]) / 10
 
 
 @pytest.mark.slow
-def test_codes_side_by_side_are_told_apart(one_thread: None) -> None:
+@pytest.mark.usefixtures("one_thread")
+def test_codes_side_by_side_are_told_apart() -> None:
     """By their logarithms alone, as what is 0 or 1 is read, they are not."""
     chance, learned = losses_of_the_same_thing_twice(())
     _, without = losses_of_the_same_thing_twice(("board",))
