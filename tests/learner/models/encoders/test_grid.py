@@ -60,13 +60,14 @@ def test_what_is_0_or_1_has_no_codes() -> None:
     torch.testing.assert_close(model.encoder({"board": board}), plain(model, board, None))
 
 
-def losses_of_the_same_thing_twice(binary: tuple[str, ...]) -> tuple[float, float]:
-    """Learns whether two things, each a key (5) or a ball (6), are the same; returns the loss
-    before and after."""
+def loss_of_the_same_thing_twice(binary: tuple[str, ...]) -> float:
+    """Learns whether two things, each a key (5) or a ball (6), are the same; returns the loss in
+    the end, which is log 2 at the beginning."""
     encoder = build(ModelConfig(separate=False), spaces_of(BOARD, binary=binary), seed=0).encoder
     rng = torch.Generator().manual_seed(0)
     head = torch.nn.Linear(128, 1)
     torch.nn.init.zeros_(head.weight)
+    torch.nn.init.zeros_(head.bias)
     optimiser = torch.optim.Adam([*encoder.parameters(), *head.parameters()], lr=1e-3)
     losses = []
     for _ in range(150):
@@ -80,16 +81,15 @@ def losses_of_the_same_thing_twice(binary: tuple[str, ...]) -> tuple[float, floa
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         losses.append(loss.item())
-    return losses[0], sum(losses[-10:]) / 10
+    return sum(losses[-10:]) / 10
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_codes_side_by_side_are_told_apart() -> None:
     """By their logarithms alone, as what is 0 or 1 is read, they are not."""
-    chance, learned = losses_of_the_same_thing_twice(())
-    _, without = losses_of_the_same_thing_twice(("board",))
-    assert chance > 0.69 and learned < 0.3 and without > 0.6
+    assert loss_of_the_same_thing_twice(()) < 0.3
+    assert loss_of_the_same_thing_twice(("board",)) > 0.6
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 9), (3, 35, 35)])
