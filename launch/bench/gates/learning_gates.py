@@ -183,7 +183,6 @@ GATES: dict[str, Gate] = {
     "pong-ppo": Gate("pong-ppo", 18, 2_500_000, seeds=(1, 2), long=True),
     "minigrid-memory-ppo": _minigrid_memory_gate("ppo"),
     "minigrid-memory-appo": _minigrid_memory_gate("appo"),
-    "minigrid-memory-impala": _minigrid_memory_gate("impala"),
     **dict(_bare_gates()),
 }
 
