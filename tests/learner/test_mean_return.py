@@ -63,7 +63,6 @@ def plays(own: MeanReturn, streams: list[Envs], versions: int, *, first: int = 1
     return list(play(own, streams, versions, first=first))[-1] + 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("streams", "envs"), [(64, 16), (128, 1), (2, 4)])
 def test_what_ends_first_is_not_taken_for_the_whole(streams: int, envs: int) -> None:
     """The expected return is a third. Whoever counts the first hundred that end finds 1.0."""
