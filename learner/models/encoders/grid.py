@@ -11,7 +11,7 @@ from headrace.learner.spaces import Leaf
 
 _CHANNELS = (16, 16)  # of each convolution, 3 x 3
 _UNITS = 128  # most of the cost is the layer that joins all cells: 10 x 10 x 16 x 128 products
-_CODES = 16  # bytes below this are told apart; all others share the last code
+_CODES = 16  # bytes below 15 are told apart; the others share the last code
 _NUMBERS = 4  # that each code is given
 # Of these at the start. Larger ones tell codes apart sooner, and let noise decide, where no reward
 # is found at first, what is explored.
