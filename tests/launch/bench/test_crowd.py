@@ -38,7 +38,7 @@ def test_jains_fairness(shares: list[int], fairness: float) -> None:
     assert crowd.jain_fairness(shares) == pytest.approx(fairness)
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_a_bench_that_is_killed_leaves_no_broker() -> None:
     words = (
         "import time\nfrom headrace.launch.bench.simulated.cluster import SimulatedCluster\n"

@@ -378,7 +378,7 @@ def test_code_of_the_user_is_compiled_only_when_asked(
     assert may_compile(parts)
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_a_compiler_that_is_not_needed_any_more_ends(tmp_path: Path) -> None:
     parts, optimiser, samples, most = trained(tmp_path, "ppo")
     own = StepParts(parts.algorithm, parts.config, parts.model, parts.target, parts.device)
