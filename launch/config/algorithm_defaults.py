@@ -151,15 +151,15 @@ DEFAULTS: Final[dict[str, dict[str, Default]]] = {
         "learner.lr": 1e-3,
     },
     "impala": {
-        # 16 x 2 x 1 = 32 new steps in a batch, beside them 3 x 32 of the newest 4096; one optimiser
+        # 32 x 2 x 1 = 64 new steps in a batch, beside them 3 x 64 of the newest 4096; one optimiser
         # step on all.
-        "unroll.length": 16,
+        "unroll.length": 32,
         "unroll.envs": 2,
         "pacing.batch_unrolls": _one_unroll,
         "pacing.max_lag": 2,
         **_EVERY,
         "algorithm.normalise_advantages": "running",
-        "algorithm.entropy_coef": 0.001,
+        "algorithm.entropy_coef": 0.01,
         "algorithm.drift_limit": 0.2,
         "algorithm.replay_share": 0.75,
         "algorithm.replay_unrolls": _newest_unrolls,

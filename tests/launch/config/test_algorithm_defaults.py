@@ -214,7 +214,7 @@ def test_appos_ring_and_target_follow_its_uses() -> None:
 
 
 def test_impala_remembers_about_4096_steps_if_anything() -> None:
-    assert of("impala")["algorithm.replay_unrolls"] == 128
+    assert of("impala")["algorithm.replay_unrolls"] == 64
     assert of("impala", unroll={"length": 4096, "envs": 2})["algorithm.replay_unrolls"] == 1
     without = of("impala", algorithm={"replay_share": 0.0})
     assert without["algorithm.replay_unrolls"] == AlgorithmConfig().replay_unrolls
