@@ -74,7 +74,7 @@ def test_each_policy_has_a_run_of_its_own(write: Any) -> None:
     other = run_file.build(sheep.tables, sheep.sets, source="sheep")
     assert (other.run.name, other.env.agents) == ("hunt-sheep", ("sheep", "lamb"))
     assert (other.model.hidden, other.algorithm.name) == ((8, 8), "impala")
-    assert (other.unroll.length, run.unroll.length, other.learner.lr) == (5, 16, 0.01)
+    assert (other.unroll.length, run.unroll.length, other.learner.lr) == (5, 32, 0.01)
     assert other.unroll.envs == 2, "the default is that of its own algorithm"
 
 
