@@ -36,6 +36,9 @@ log = logging.getLogger(__name__)
 # broker needs a moment for them.
 _LAST_WEIGHTS_S = 5.0
 _ASK_EVERY_S = 0.1
+# Seconds that the loop may take to answer, waited for one by one: a process that was stopped for a
+# minute wakes with only one of them over.
+_LOOKS = 10
 
 
 class Record(Protocol):
@@ -91,11 +94,9 @@ class UnrollReceiver:
 
     def wait_for_welcome(self, timeout_s: float) -> int | None:
         """Waits for the broker; returns the version to continue at, None = no answer yet."""
-        if not self._welcomed.wait(timeout_s):
-            self._raise()
-            return None
+        came = self._welcomed.wait(timeout_s)
         self._raise()
-        return self.ends.welcome_version
+        return self.ends.welcome_version if came else None
 
     def next(self, timeout_s: float) -> Batch | None:
         """Returns a full batch; None = none came in time."""
@@ -266,8 +267,7 @@ class UnrollReceiver:
         try:
             self._loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:  # the loop is closed, and the thread ended with a reason
-            self._thread.join(timeout=5.0)
-            self._raise()
+            self.check(within_s=5.0)
             raise
 
     def _ask(self, question: Callable[[], Any]) -> Any:
@@ -278,14 +278,13 @@ class UnrollReceiver:
 
     def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         try:
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=10.0)
-        except (RuntimeError, TimeoutError):
+            answer = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            for _ in range(_LOOKS):
+                concurrent.futures.wait([answer], timeout=1.0)
+            return answer.result(timeout=0.0)
+        except (RuntimeError, concurrent.futures.CancelledError):  # the loop has ended
             coroutine.close()
-            self._raise()
-            raise
-        except concurrent.futures.CancelledError:  # the loop has ended in the middle of it
-            self._thread.join(timeout=5.0)
-            self._raise()
+            self.check(within_s=5.0)
             raise
 
     def _raise(self) -> None:

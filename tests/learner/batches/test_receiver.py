@@ -2,7 +2,12 @@
 
 import asyncio
 import itertools
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -459,3 +464,31 @@ def test_a_fault_of_ours_ends_the_train_loop_too() -> None:
     with pytest.raises(RuntimeError, match="receiver thread ended: KeyError"):
         receiver.feed.next(timeout_s=10)
     receiver.feed.leave(final=False, text="")
+
+
+_STOPS_WHILE_IT_ANSWERS = """
+import os, signal, time
+from headrace.learner.batches import receiver
+from tests.learner.batches.test_receiver import Receiver
+def stops():
+    time.sleep(0.1)  # the other thread waits by now
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(0.2)
+receiver._LOOKS = 2
+asked = Receiver()
+asked.feed.start(version=7, windows=[])
+asked.on_loop(stops)
+asked.feed.leave(final=False, text="awake")
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_a_process_that_was_stopped_does_not_blame_the_loop() -> None:
+    """It is stopped in the middle of an answer, for longer than an answer may take."""
+    with subprocess.Popen([sys.executable, "-c", _STOPS_WHILE_IT_ANSWERS]) as process:
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        time.sleep(3.0)
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(timeout=60) == 0
