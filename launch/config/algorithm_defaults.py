@@ -28,10 +28,13 @@ _POLICIES_AT_ONCE = 16
 _LARGE_STEPS: Final = {"grid": (1e-3, 256), "nature": (5e-4, 256), "resnet": (5e-4, 256)}
 _SMALL_STEPS: Final = (3e-4, 64)
 # Of APPO: optimiser steps for each batch, and the weight of the entropy bonus, by whether the
-# actions are numbers.
+# actions are numbers, or else choices from large pictures.
 LEAST_USES: Final = 8
 _CHOICES: Final = (LEAST_USES, 0.003)
 _NUMBERS: Final = (16, 0.01)
+_CHOICES_FROM_PICTURES: Final = (2, 0.02)
+# Of APPO: unrolls in a batch where frames are stacked, as they are of pictures.
+_STACKED_UNROLLS = 4
 # The discount, and where episodes may have so many steps.
 _NEAR, _FAR, _LONG = 0.99, 0.998, 1000
 
@@ -66,6 +69,13 @@ def _one_unroll(run: Known) -> int:
 def _two_unrolls(run: Known) -> int:
     """Equals 2; with env.population as many as have 16 columns, or one column for each policy."""
     return max(2, _unrolls_of_many(run))
+
+
+def _more_of_stacked(run: Known) -> int:
+    """Equals 1, or 4 where env.stack is above 1; with env.population as many as have 16 columns, or
+    one column for each policy, if that is more."""
+    stacked = run.get("env.stack", 1) > 1
+    return max(_STACKED_UNROLLS if stacked else 1, _unrolls_of_many(run))
 
 
 def _unrolls_of_many(run: Known) -> int:
@@ -133,16 +143,18 @@ DEFAULTS: Final[dict[str, dict[str, Default]]] = {
         "learner.lr": "auto",
     },
     "appo": {
-        # 32 x 4 x 1 = 128 steps in a batch, 8 or 16 optimiser steps for each, on the newest ones.
+        # 32 x 4 x 1 = 128 steps in a batch, 8 or 16 optimiser steps for each, on the newest ones;
+        # of pictures 2, as each costs far more than to play, on four times as many steps.
         "unroll.length": 32,
         "unroll.envs": 4,
-        "pacing.batch_unrolls": _one_unroll,
+        "pacing.batch_unrolls": _more_of_stacked,
         "pacing.max_lag": 2,
         **_EVERY,
         "algorithm.gamma": "auto",
         # A batch is a few episodes at one time: better or worse than was expected as a whole.
         "algorithm.normalise_advantages": "running",
-        # Numbers learn from more steps on each batch, and then have to be kept wide.
+        # Numbers learn from more steps on each batch, and then have to be kept wide. So has what
+        # sees pictures, which a few steps on each make certain of one move.
         "algorithm.entropy_coef": "auto",
         "algorithm.drift_limit": 0.2,
         "algorithm.uses": "auto",
@@ -202,8 +214,10 @@ def settled(run: Run, *, kind: str, limit: int, numbers: int) -> Settled:
     lr, steps = _LARGE_STEPS.get(kind, _SMALL_STEPS)
     own = DEFAULTS[run.algorithm.name]["learner.lr"]
     known = f"at most {limit} steps" if limit else "no known limit"
-    uses, entropy_coef = _NUMBERS if numbers else _CHOICES
+    pictures = kind in NORMALISED_KINDS and not numbers
+    uses, entropy_coef = _CHOICES_FROM_PICTURES if pictures else _NUMBERS if numbers else _CHOICES
     acts = f"actions are {'numbers' if numbers else 'choices'}"
+    acts += f", the network is {kind}" if pictures else ""
     if run.algorithm.uses != "auto":
         uses = run.algorithm.uses
     found: dict[str, tuple[float, str]] = {

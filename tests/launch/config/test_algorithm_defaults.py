@@ -109,6 +109,23 @@ def test_a_batch_has_columns_for_many_policies(name: str, policies: int, unrolls
     assert given.pacing.batch_unrolls == 3
 
 
+@pytest.mark.parametrize(
+    ("name", "stack", "policies", "unrolls"),
+    [
+        ("appo", 1, 0, 1),
+        ("appo", 4, 0, 4),
+        ("appo", 2, 8, 4),
+        ("ppo", 4, 0, 2),
+        ("impala", 4, 0, 1),
+    ],
+)
+def test_a_batch_of_appo_has_more_unrolls_of_stacked_frames(
+    name: str, stack: int, policies: int, unrolls: int
+) -> None:
+    env = {"id": "CartPole-v1", "stack": stack, "population": policies}
+    assert run_of(algorithm={"name": name}, env=env).pacing.batch_unrolls == unrolls
+
+
 def test_each_policy_of_a_population_has_parts_of_its_own_columns() -> None:
     run = run_of(env={"id": "CartPole-v1", "population": 8})
     assert settled(run).algorithm.minibatches == 2
@@ -147,15 +164,24 @@ def test_a_discount_by_the_length_of_episodes(limit: int, gamma: float) -> None:
     assert settled(given, limit=limit).algorithm.gamma == pytest.approx(0.9)
 
 
-@pytest.mark.parametrize(("numbers", "uses", "entropy"), [(0, 8, 0.003), (1, 16, 0.01)])
-def test_appo_takes_more_steps_where_actions_are_numbers(
-    numbers: int, uses: int, entropy: float
+@pytest.mark.parametrize(
+    ("numbers", "kind", "uses", "entropy", "words"),
+    [
+        (0, "mlp", 8, 0.003, "choices"),
+        (0, "grid", 8, 0.003, "choices"),
+        (0, "nature", 2, 0.02, "choices, the network is nature"),
+        (0, "resnet", 2, 0.02, "choices, the network is resnet"),
+        (1, "mlp", 16, 0.01, "numbers"),
+        (1, "nature", 16, 0.01, "numbers"),
+    ],
+)
+def test_appo_takes_as_many_steps_as_actions_and_network_ask_for(
+    numbers: int, kind: str, uses: int, entropy: float, words: str
 ) -> None:
-    found = settled(run_of(algorithm={"name": "appo"}), numbers=numbers)
+    found = settled(run_of(algorithm={"name": "appo"}), numbers=numbers, kind=kind)
     chosen = found.algorithm
     assert (chosen.uses, chosen.buffer_batches, chosen.target_interval) == (uses, uses, 2 * uses)
     assert chosen.entropy_coef == entropy
-    words = "numbers" if numbers else "choices"
     assert f"algorithm.uses is {uses}: actions are {words}" in found.said
 
 
