@@ -197,8 +197,8 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     entropy_coef: Annotated[
         Schedule,
         Meta(
-            description="weight of the entropy bonus; auto: 0.01 where actions are numbers, else"
-            " 0.003"
+            description="weight of the entropy bonus; auto: 0.01 where actions are numbers, 0.02"
+            " where they are choices from large images, else 0.003"
         ),
     ] = 0.01
     normalise_advantages: Annotated[
@@ -234,7 +234,7 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[int, Meta(ge=1, le=1000)] | Literal["auto"],
         Meta(
             description="appo: optimiser steps for each new batch, K; auto: 16 where actions are"
-            " numbers, else 8"
+            " numbers, 2 where they are choices from large images, else 8"
         ),
     ] = 1
     target_interval: Annotated[
