@@ -113,12 +113,14 @@ class Progress:
             self._marks = self._marks[::2]
 
     def rate(self) -> float:
-        """Returns trained steps a second after the first quarter of the time, which is warm-up."""
+        """Returns trained steps a second after the first quarter of the time, which is warm-up; of
+        a run that ended within a moment, since the last point before its end."""
         if len(self._marks) < 2:
             return 0.0
-        (first, _), (last, total) = self._marks[0], self._marks[-1]
-        start = next(m for m in self._marks if m[0] >= first + (last - first) / 4)
-        return (total - start[1]) / (last - start[0]) if last > start[0] else 0.0
+        *points, (last, total) = self._marks
+        warm = points[0][0] + (last - points[0][0]) / 4
+        since, before = next((point for point in points if point[0] >= warm), points[-1])
+        return (total - before) / (last - since) if last > since else 0.0
 
     def lag(self) -> dict[str, float]:
         """Returns mean, 95th percentile and maximum, in versions."""

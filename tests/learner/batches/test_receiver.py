@@ -474,7 +474,7 @@ def stops():
     time.sleep(0.1)  # the other thread waits by now
     os.kill(os.getpid(), signal.SIGSTOP)
     time.sleep(0.2)
-receiver._LOOKS = 2
+receiver._LOOKS = 3
 asked = Receiver()
 asked.feed.start(version=7, windows=[])
 asked.on_loop(stops)
@@ -489,6 +489,6 @@ def test_a_process_that_was_stopped_does_not_blame_the_loop() -> None:
     with subprocess.Popen([sys.executable, "-c", _STOPS_WHILE_IT_ANSWERS]) as process:
         _, status = os.waitpid(process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
-        time.sleep(3.0)
+        time.sleep(3.5)
         process.send_signal(signal.SIGCONT)
         assert process.wait(timeout=60) == 0
