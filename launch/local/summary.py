@@ -227,12 +227,14 @@ def _best_words(evaluation: dict[str, Any] | None, out: Path) -> list[str]:
 
 
 def _rate(sampled: Sequence[tuple[float, float]]) -> float:
-    """Returns steps a second after the first quarter of the time, which is warm-up."""
+    """Returns steps a second after the first quarter of the time, which is warm-up; of a run that
+    ended within a moment, since the last look before its end."""
     busy = [mark for mark in sampled if mark[1] > 0]
     if len(busy) < 2:
         return 0.0
     first, last = busy[0], busy[-1]
-    start = next(m for m in busy if m[0] >= first[0] + (last[0] - first[0]) / 4)
+    warm = first[0] + (last[0] - first[0]) / 4
+    start = next((look for look in busy[:-1] if look[0] >= warm), busy[-2])
     counted = [steps for at, steps in busy if at >= start[0]]
     # A total that falls began at 0 again: a broker was started again.
     grown = sum(max(0.0, now - before) for before, now in itertools.pairwise(counted))

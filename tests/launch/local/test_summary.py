@@ -108,7 +108,7 @@ def test_a_run_that_reached_its_goal(tmp_path: Path) -> None:
         "trained_steps": 24_000,
         "learner_steps": 50,
         "version": 51,
-        "steps_per_s": 0.0,  # one look after the warm-up is none
+        "steps_per_s": 1000.0,  # two looks are all there is
         "trained_steps_per_s": 12_345.7,
         "episodes": 321,
         "mean_return": 475.123,
@@ -195,6 +195,10 @@ def test_steps_per_second_leave_the_warm_up_out(tmp_path: Path) -> None:
         (13.0, 6050.0),
     ]
     assert write(tmp_path, marks)["steps_per_s"] == 1000.0
+
+
+def test_two_looks_give_a_rate(tmp_path: Path) -> None:
+    assert write(tmp_path, [(0.0, 0.0), (1.0, 5.0), (3.0, 205.0)])["steps_per_s"] == 100.0
 
 
 @pytest.mark.parametrize("marks", [[], [(0.0, 0.0)], [(1.0, 5.0)], [(1.0, 5.0), (1.0, 9.0)]])
