@@ -282,8 +282,9 @@ class UnrollReceiver:
             for _ in range(_LOOKS):
                 concurrent.futures.wait([answer], timeout=1.0)
             return answer.result(timeout=0.0)
-        except (RuntimeError, concurrent.futures.CancelledError):  # the loop has ended
-            coroutine.close()
+        except (RuntimeError, TimeoutError, concurrent.futures.CancelledError) as error:
+            if isinstance(error, RuntimeError):  # the loop is closed: nothing will ever run it
+                coroutine.close()
             self.check(within_s=5.0)
             raise
 

@@ -1,6 +1,7 @@
 """Unrolls into batches: what is refused, where each number lies, and the pool of the receiver."""
 
 import asyncio
+import concurrent.futures
 import itertools
 import os
 import signal
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -466,6 +467,22 @@ def test_a_fault_of_ours_ends_the_train_loop_too() -> None:
     receiver.feed.leave(final=False, text="")
 
 
+def test_a_loop_that_ended_before_it_answered_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    receiver = Receiver(KeyError("oops"))
+    receiver.feed.start(version=0, windows=())
+    with pytest.raises(RuntimeError, match="oops"):
+        receiver.feed.next(timeout_s=10)
+
+    def never(asked: Coroutine[Any, Any, Any], _: object) -> concurrent.futures.Future[None]:
+        asked.close()
+        return concurrent.futures.Future()
+
+    monkeypatch.setattr("headrace.learner.batches.receiver._LOOKS", 0)
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", never)
+    with pytest.raises(RuntimeError, match="receiver thread ended: KeyError"):
+        receiver.feed.windows()
+
+
 _STOPS_WHILE_IT_ANSWERS = """
 import os, signal, time
 from headrace.learner.batches import receiver
@@ -485,7 +502,7 @@ asked.feed.leave(final=False, text="awake")
 @pytest.mark.processes
 @pytest.mark.slow
 def test_a_process_that_was_stopped_does_not_blame_the_loop() -> None:
-    """It is stopped in the middle of an answer, for longer than an answer may take."""
+    """Stops one in the middle of an answer, for longer than an answer may take."""
     with subprocess.Popen([sys.executable, "-c", _STOPS_WHILE_IT_ANSWERS]) as process:
         _, status = os.waitpid(process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
