@@ -1,5 +1,6 @@
 """The learner's counters, which are logged, shown and saved in every checkpoint."""
 
+import itertools
 import logging
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -113,14 +114,8 @@ class Progress:
             self._marks = self._marks[::2]
 
     def rate(self) -> float:
-        """Returns trained steps a second after the first quarter of the time, which is warm-up; of
-        a run that ended within a moment, since the last point before its end."""
-        if len(self._marks) < 2:
-            return 0.0
-        *points, (last, total) = self._marks
-        warm = points[0][0] + (last - points[0][0]) / 4
-        since, before = next((point for point in points if point[0] >= warm), points[-1])
-        return (total - before) / (last - since) if last > since else 0.0
+        """Returns trained steps a second, without the warm-up."""
+        return steady_rate(self._marks)
 
     def lag(self) -> dict[str, float]:
         """Returns mean, 95th percentile and maximum, in versions."""
@@ -152,6 +147,21 @@ class Progress:
         self.population.restore(own.pop("population", ([], [], [])))  # older ones lack it
         for key, value in own.items():
             setattr(self, key, value)
+
+
+def steady_rate(marks: Sequence[tuple[float, float]]) -> float:
+    """Returns what was counted a second, by (time, total), after the first quarter of the time,
+    which is warm-up; of a run that ended within a moment, since the last mark before its end."""
+    if len(marks) < 2:
+        return 0.0
+    *before, (last, _) = marks
+    warm = before[0][0] + (last - before[0][0]) / 4
+    start = next((at for at, (when, _) in enumerate(before) if when >= warm), len(before) - 1)
+    totals = [total for _, total in marks[start:]]
+    # A total that falls began at 0 again: a broker was started again.
+    grown = sum(max(0.0, now - then) for then, now in itertools.pairwise(totals))
+    seconds = last - marks[start][0]
+    return grown / seconds if seconds > 0 else 0.0
 
 
 class ProgressLines:

@@ -150,7 +150,7 @@ MAY_IMPORT = {
     "launch/local": (
         "broker broker/journal broker/peers broker/transport launch/config launch/explain "
         "launch/monitor launch/process launch/results launch/roles launch/roles/evaluation "
-        "launch/sinks learner/batches learner/models"
+        "launch/sinks learner learner/batches learner/models"
     ),
     "launch/search": (
         "broker launch/comparison launch/config launch/local launch/process launch/results"

@@ -1,6 +1,5 @@
 """Writes summary.json: what a run did, from its processes' own reports and journals."""
 
-import itertools
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from headrace.launch.process import runtime
 from headrace.launch.process.memory_use import ProcessTree
 from headrace.launch.results import learning_curve
 from headrace.learner.batches.policy_returns import TABLE
+from headrace.learner.progress import steady_rate
 
 _EXPLAINED = "explained_variance"
 
@@ -53,7 +53,7 @@ def write(
         "trained_steps": learner.get("trained_steps", 0),
         "learner_steps": learner.get("learner_steps", 0),
         "version": learner.get("version", 0),
-        "steps_per_s": round(_rate(sampled), 1),
+        "steps_per_s": round(steady_rate([mark for mark in sampled if mark[1] > 0]), 1),
         "trained_steps_per_s": round(learner.get("trained_steps_per_s", 0.0), 1),
         "episodes": learner.get("episodes", 0),
         "mean_return": _rounded(learner.get("mean_return")),
@@ -224,21 +224,6 @@ def _best_words(evaluation: dict[str, Any] | None, out: Path) -> list[str]:
             f" ({last['low']:.1f} to {last['high']:.1f}), version {last['version']}"
         )
     return lines
-
-
-def _rate(sampled: Sequence[tuple[float, float]]) -> float:
-    """Returns steps a second after the first quarter of the time, which is warm-up; of a run that
-    ended within a moment, since the last look before its end."""
-    busy = [mark for mark in sampled if mark[1] > 0]
-    if len(busy) < 2:
-        return 0.0
-    first, last = busy[0], busy[-1]
-    warm = first[0] + (last[0] - first[0]) / 4
-    start = next((look for look in busy[:-1] if look[0] >= warm), busy[-2])
-    counted = [steps for at, steps in busy if at >= start[0]]
-    # A total that falls began at 0 again: a broker was started again.
-    grown = sum(max(0.0, now - before) for before, now in itertools.pairwise(counted))
-    return grown / (last[0] - start[0]) if last[0] > start[0] else 0.0
 
 
 def _per_step(broker: dict[str, Any], account: audit.Account) -> float | None:
