@@ -178,8 +178,11 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(ge=0, description="in the loss rewards stay in +- this, before scaling; 0 = off"),
     ] = 0.0
     trace: Annotated[
-        float,
-        Meta(ge=0, le=1, description="lambda of GAE; also multiplies V-trace's coefficients c"),
+        Annotated[float, Meta(ge=0, le=1)] | Literal["auto"],
+        Meta(
+            description="lambda of GAE; also multiplies V-trace's coefficients c; auto: 0.97 where"
+            " ppo's actions are numbers and an episode may have 1000 steps or more, else 0.95"
+        ),
     ] = 1.0
     rho_clip: Annotated[
         float, Meta(gt=0, description="impala, appo: clips rho in the value targets")
@@ -197,8 +200,9 @@ class AlgorithmConfig(Struct, frozen=True, forbid_unknown_fields=True):
     entropy_coef: Annotated[
         Schedule,
         Meta(
-            description="weight of the entropy bonus; auto: 0.01 where actions are numbers, 0.02"
-            " where they are choices from large images, else 0.003"
+            description="weight of the entropy bonus; auto: ppo: 0.003 where actions are numbers"
+            " and an episode may have 1000 steps or more, else 0.01; the others: 0.01 where actions"
+            " are numbers, 0.02 where they are choices from large images, else 0.003"
         ),
     ] = 0.01
     normalise_advantages: Annotated[

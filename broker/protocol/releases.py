@@ -51,6 +51,7 @@ ADDED: Final[Mapping[int, Mapping[str, Added]]] = {
         "algorithm.loss": Added(("learner",), without=""),
         "algorithm.minibatches": Added(("learner", *_PLAYERS), values=("auto",)),
         "algorithm.normalise_advantages": Added(("learner", *_PLAYERS), values=("running",)),
+        "algorithm.trace": Added(("learner", *_PLAYERS), values=("auto",)),
         "env.agents": Added(("learner", *_PLAYERS), without=[]),
         "env.critic": Added(("learner", *_PLAYERS), without=[]),
         "env.curriculum": Added(("learner",), without=""),

@@ -27,6 +27,10 @@ _POLICIES_AT_ONCE = 16
 # Of PPO by the network: its step size, and the steps that one optimiser step trains on.
 _LARGE_STEPS: Final = {"grid": (1e-3, 256), "nature": (5e-4, 256), "resnet": (5e-4, 256)}
 _SMALL_STEPS: Final = (3e-4, 64)
+_TRACE = 0.95  # lambda
+# Of PPO: the weight of the entropy bonus, and lambda, by whether numbers act in long episodes.
+_SHORT_OR_CHOICES: Final = (0.01, _TRACE)
+_LONG_BY_NUMBERS: Final = (0.003, 0.97)
 # Of APPO: optimiser steps for each batch, and the weight of the entropy bonus, by whether the
 # actions are numbers, or else choices from large pictures.
 LEAST_USES: Final = 8
@@ -118,7 +122,7 @@ _EVERY: Final[dict[str, Default]] = {
     "model.normalise_images": _of_large_images,
     "model.normalise_obs": _unless_scaled_obs,
     "model.normalise_returns": _unless_scaled_rewards,
-    "algorithm.trace": 0.95,
+    "algorithm.trace": _TRACE,
     "learner.grad_clip": 0.5,
     "evaluate.share": _more_for_a_goal,
 }
@@ -131,11 +135,13 @@ DEFAULTS: Final[dict[str, dict[str, Default]]] = {
         "pacing.batch_unrolls": _two_unrolls,
         "pacing.max_lag": 0,
         **_EVERY,
-        # Far rewards count where episodes are long: a lander is to land before its limit.
+        # Far rewards count where episodes are long: a lander is to land before its limit, and not
+        # to hover, which is what numbers do that are kept wide.
         "algorithm.gamma": "auto",
+        "algorithm.trace": "auto",
         "algorithm.normalise_advantages": True,
         # Ten uses of a batch narrow a policy soon; without it some runs stop short of their goal.
-        "algorithm.entropy_coef": 0.01,
+        "algorithm.entropy_coef": "auto",
         "algorithm.epochs": 10,
         "algorithm.minibatches": "auto",
         # A policy that one batch has moved too far, some seeds do not find again.
@@ -218,14 +224,20 @@ def settled(run: Run, *, kind: str, limit: int, numbers: int) -> Settled:
     uses, entropy_coef = _CHOICES_FROM_PICTURES if pictures else _NUMBERS if numbers else _CHOICES
     acts = f"actions are {'numbers' if numbers else 'choices'}"
     acts += f", the network is {kind}" if pictures else ""
+    trace, looks = _TRACE, acts
+    if run.algorithm.name == "ppo":
+        long_by_numbers = bool(numbers) and limit >= _LONG
+        entropy_coef, trace = _LONG_BY_NUMBERS if long_by_numbers else _SHORT_OR_CHOICES
+        looks = f"{acts}, episodes have {known}"
     if run.algorithm.uses != "auto":
         uses = run.algorithm.uses
     found: dict[str, tuple[float, str]] = {
         "algorithm.uses": (uses, acts),
         "algorithm.buffer_batches": (uses, "as many as uses"),
         "algorithm.target_interval": (2 * uses, "twice uses"),
-        "algorithm.entropy_coef": (entropy_coef, acts),
+        "algorithm.entropy_coef": (entropy_coef, looks),
         "algorithm.gamma": (_FAR if limit >= _LONG else _NEAR, f"episodes have {known}"),
+        "algorithm.trace": (trace, looks),
         "algorithm.minibatches": (_parts(run, steps), f"the network is {kind}"),
         "learner.lr": (own if isinstance(own, float) else lr, f"the network is {kind}"),
     }

@@ -154,7 +154,7 @@ def adapted_kl_coef(coef: float, kl: float, wanted: float) -> float:
 def value_targets(given: LossInputs, log_rhos: Tensor, values: Tensor) -> vtrace.VTrace:
     """Returns V-trace value targets, and advantages in the rewards' units."""
     config, batch = given.config, given.batch
-    assert config.gamma != "auto", "settled before it trains"
+    assert config.gamma != "auto" and config.trace != "auto", "settled before it trains"
     return vtrace.targets(
         log_rhos=log_rhos,
         rewards=scaled_rewards(config, batch.reward),

@@ -185,6 +185,26 @@ def test_appo_takes_as_many_steps_as_actions_and_network_ask_for(
     assert f"algorithm.uses is {uses}: actions are {words}" in found.said
 
 
+@pytest.mark.parametrize(
+    ("numbers", "limit", "entropy", "trace"),
+    [(0, 1000, 0.01, 0.95), (2, 0, 0.01, 0.95), (2, 999, 0.01, 0.95), (2, 1000, 0.003, 0.97)],
+)
+def test_ppo_looks_further_where_numbers_act_in_long_episodes(
+    numbers: int, limit: int, entropy: float, trace: float
+) -> None:
+    run = run_file.build({"algorithm": {"name": "ppo"}}, [], source="bare")
+    found = settled(run, numbers=numbers, limit=limit)
+    assert (found.algorithm.entropy_coef, found.algorithm.trace) == (entropy, trace)
+    acts = "numbers" if numbers else "choices"
+    known = f"at most {limit} steps" if limit else "no known limit"
+    assert f"algorithm.trace is {trace}: actions are {acts}, episodes have {known}" in found.said
+    given = run_file.build(
+        {"algorithm": {"name": "ppo", "trace": 1.0, "entropy_coef": 0.1}}, [], source="bare"
+    )
+    chosen = settled(given, numbers=numbers, limit=limit).algorithm
+    assert (chosen.entropy_coef, chosen.trace) == (0.1, 1.0)
+
+
 def test_what_follows_from_uses_follows_those_that_are_given() -> None:
     given = {"name": "appo", "uses": 3}
     chosen = settled(run_of(algorithm=given), numbers=1).algorithm

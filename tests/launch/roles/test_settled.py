@@ -40,9 +40,11 @@ def test_ppo_steps_by_what_it_sees(
 
 def test_a_number_stays_and_needs_no_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    given = ("learner.lr=0.002", "algorithm.minibatches=3", "algorithm.gamma=0.9")
+    given = ["learner.lr=0.002", "algorithm.minibatches=3", "algorithm.gamma=0.9"]
+    given += ["algorithm.trace=0.8", "algorithm.entropy_coef=0.1"]
     algorithm, learner = parts(BOARD, sets=given).settled()
     assert (learner.lr, algorithm.minibatches, algorithm.gamma) == (0.002, 3, 0.9)
+    assert (algorithm.trace, algorithm.entropy_coef) == (0.8, 0.1)
     assert not caplog.messages
 
 
