@@ -220,14 +220,14 @@ def settled(run: Run, *, kind: str, limit: int, numbers: int) -> Settled:
     lr, steps = _LARGE_STEPS.get(kind, _SMALL_STEPS)
     own = DEFAULTS[run.algorithm.name]["learner.lr"]
     known = f"at most {limit} steps" if limit else "no known limit"
+    is_long = limit >= _LONG
     pictures = kind in NORMALISED_KINDS and not numbers
     uses, entropy_coef = _CHOICES_FROM_PICTURES if pictures else _NUMBERS if numbers else _CHOICES
     acts = f"actions are {'numbers' if numbers else 'choices'}"
     acts += f", the network is {kind}" if pictures else ""
     trace, looks = _TRACE, acts
     if run.algorithm.name == "ppo":
-        long_by_numbers = bool(numbers) and limit >= _LONG
-        entropy_coef, trace = _LONG_BY_NUMBERS if long_by_numbers else _SHORT_OR_CHOICES
+        entropy_coef, trace = _LONG_BY_NUMBERS if numbers and is_long else _SHORT_OR_CHOICES
         looks = f"{acts}, episodes have {known}"
     if run.algorithm.uses != "auto":
         uses = run.algorithm.uses
@@ -236,7 +236,7 @@ def settled(run: Run, *, kind: str, limit: int, numbers: int) -> Settled:
         "algorithm.buffer_batches": (uses, "as many as uses"),
         "algorithm.target_interval": (2 * uses, "twice uses"),
         "algorithm.entropy_coef": (entropy_coef, looks),
-        "algorithm.gamma": (_FAR if limit >= _LONG else _NEAR, f"episodes have {known}"),
+        "algorithm.gamma": (_FAR if is_long else _NEAR, f"episodes have {known}"),
         "algorithm.trace": (trace, looks),
         "algorithm.minibatches": (_parts(run, steps), f"the network is {kind}"),
         "learner.lr": (own if isinstance(own, float) else lr, f"the network is {kind}"),
