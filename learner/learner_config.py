@@ -59,9 +59,9 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     graph: Annotated[
         bool | Literal["auto"],
         Meta(
-            description="the device itself skips a step that is not finite, so that nothing waits"
-            " for the host, and a GPU runs all of a step as one graph; for adam and batches that"
-            " are used once; auto: on a GPU"
+            description="a GPU runs all of a step as one graph, and where batches are used once"
+            " the device itself skips a step that is not finite, so that nothing waits for the"
+            " host; for adam; auto: on a GPU"
         ),
     ] = "auto"
     compile: Annotated[

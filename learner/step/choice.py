@@ -1,5 +1,5 @@
 """The choices of a run's optimiser steps: who decides on them, the device or the host, and whether
-they may be compiled."""
+the host's may be compiled, or be one graph."""
 
 import logging
 
@@ -18,7 +18,7 @@ def device_decides(parts: TrainParts) -> bool:
     if not wanted or (wanted == "auto" and not cuda):
         return False
     if reason := _against(parts):
-        log.info("learner.graph: %s, so the host launches each part of a step", reason)
+        log.info("learner.graph: %s, so the host looks at each gradient", reason)
     return not reason
 
 
@@ -50,17 +50,32 @@ def may_compile(parts: TrainParts) -> bool:
     return bool(wanted) and not reason
 
 
+def may_capture(parts: TrainParts) -> bool:
+    """Tells whether each of the host's steps may be one graph: on a GPU, unless learner.graph or
+    something else stands against it."""
+    if parts.device.type != "cuda" or not parts.config.graph:
+        return False
+    if reason := _against_one(parts):
+        log.info("learner.graph: %s, so the parts of a step are launched one by one", reason)
+    return not reason
+
+
 def _against_compiling(parts: TrainParts) -> str:
     if parts.device.type != "cpu":
         return "the learner is not on a CPU"
+    if parts.model.memory:
+        return "a network with memory takes its steps one after another"
+    return _against_one(parts)
+
+
+def _against_one(parts: TrainParts) -> str:
+    """Says what stands against a step in one piece."""
     if parts.ranks.world > 1:
         return "there are several ranks"
     if isinstance(parts.model, Population):
         return _MANY
     if parts.config.optimiser != "adam":
         return f'learner.optimiser = "{parts.config.optimiser}" is not adam'
-    if parts.model.memory:
-        return "a network with memory takes its steps one after another"
     return ""
 
 

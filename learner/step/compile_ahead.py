@@ -64,7 +64,8 @@ class CompileAhead:
         os.environ[_CACHE] = self._cache
         try:
             with config.patch(compile_threads=1):  # no processes: nothing is left to compile
-                return CompiledStep(self._flat, CompiledArtifact.load(path=self._made), stats)
+                artifact = CompiledArtifact.load(path=self._made)
+                return CompiledStep(self._flat, lambda: artifact, stats)
         finally:
             if not named:
                 del os.environ[_CACHE]

@@ -1,8 +1,9 @@
-"""Makes one function of an optimiser step on a CPU: network, loss, gradient, clip and Adam.
+"""Makes one function of an optimiser step: network, loss, gradient, clip and Adam.
 
 The parts of a step are small for most networks: launching each of them takes longer than what it
-computes. So the step is recorded, operation by operation, and torch's compiler makes few loops of
-them. The numbers are those of the parts, up to the order in which they are added up.
+computes. So the step is recorded, operation by operation. On a CPU torch's compiler makes few loops
+of them, on a GPU they are launched as one graph. The numbers are those of the parts, up to the
+order in which they are added up.
 """
 
 import itertools
@@ -20,11 +21,12 @@ from headrace.learner.algorithms.batch_uses import Sample
 from headrace.learner.algorithms.loss_inputs import Coefficients, Loss, LossBatch, LossNorm, Targets
 from headrace.learner.config import AlgorithmConfig
 from headrace.learner.learner_config import LearnerConfig
+from headrace.learner.models.kernels.graph import Graph
 from headrace.learner.models.model import Model
 from headrace.learner.spaces import DEAD
 from headrace.learner.step.sample_loss import inputs_of
 
-_TIMED = 20  # steps
+_WARM, _TIMED = 5, 20  # steps of a trial
 
 
 class Stepped(NamedTuple):
@@ -57,10 +59,12 @@ class FlatStep:
         *,
         most: int,
         squares: bool,
+        fused: bool = False,
     ) -> None:
         """Takes parameters that have been stepped. `most`: steps in such a sample, if they are in
-        no order; `squares`: there is a mean square of the advantages."""
-        self._parts, self._squares = parts, squares
+        no order; `squares`: there is a mean square of the advantages; `fused`: Adam is the one
+        operation that it is in the parts, which a compiler cannot look into."""
+        self._parts, self._squares, self._fused = parts, squares, fused
         (group,) = optimiser.param_groups
         self._betas, self._eps = group["betas"], group["eps"]
         named: dict[str, Tensor] = dict(parts.model.named_parameters())
@@ -91,7 +95,8 @@ class FlatStep:
         return rows == self.rows or (len(rows) == len(self.rows) == 1 and rows[0] < self.rows[0])
 
     def inputs(self, sample: Sample, lr: float, coefs: Coefficients) -> list[Tensor]:
-        """Returns what it is called with."""
+        """Returns what it is called with: the settings, then tensors that stay the same ones, then
+        the sample's."""
         square = coefs.advantage_square if self._squares else None
         numbers = (lr, square or 0.0, coefs.clip, coefs.entropy_coef, coefs.kl_coef)
         settings = torch.tensor([float(number) for number in numbers], dtype=torch.float64)
@@ -126,33 +131,43 @@ class FlatStep:
                 leaf.grad = gradient
             length = optimiser_step.clip_gradients(self._parts.config, leaves)
             clipped = [leaf.grad for leaf in leaves if leaf.grad is not None]
-            of_each = zip(trained, clipped, means, squares, strict=True)
-            self._adam(lr, count, length.isfinite(), of_each)
+            adam = self._adam_at_once if self._fused else self._adam
+            adam(lr, count, length.isfinite(), trained, clipped, means, squares)
         shown = (length, loss.total, loss.vs, loss.value, loss.share, *loss.stats.values())
         return [tensor.detach() for tensor in shown]
 
-    def _adam(
-        self,
-        lr: Tensor,
-        count: Tensor,
-        finite: Tensor,
-        of_each: Iterator[tuple[Tensor, Tensor, Tensor, Tensor]],
-    ) -> None:
-        """Steps as torch's Adam does: Kingma and Ba, 2015, algorithm 1."""
+    def _adam(self, lr: Tensor, count: Tensor, finite: Tensor, *of_each: Sequence[Tensor]) -> None:
+        """Steps as torch's Adam does: Kingma and Ba, 2015, algorithm 1. `of_each`: parameters,
+        gradients, first and second moments."""
         first, second = self._betas
         steps = count.double() + 1  # of float32, 1 - 0.999 ** 1 would have few digits
         size, root = lr / (1 - first**steps), (1 - second**steps).sqrt()
-        for parameter, gradient, mean, square in of_each:
+        for parameter, gradient, mean, square in zip(*of_each, strict=True):
             new_mean = mean.lerp(gradient, 1 - first)
             new_square = square * second + gradient * gradient * (1 - second)
             moved = parameter - size * new_mean / (new_square.sqrt() / root + self._eps)
             for old, new in ((parameter, moved), (mean, new_mean), (square, new_square)):
                 old.copy_(torch.where(finite, new, old))
 
+    def _adam_at_once(
+        self, lr: Tensor, count: Tensor, finite: Tensor, *of_each: Sequence[Tensor]
+    ) -> None:
+        """Steps by torch's own Adam, which heeds `found_inf` as of a GradScaler."""
+        first, second = self._betas
+        parameters, gradients, means, squares = map(list, of_each)
+        torch._fused_adam_(
+            parameters, gradients, means, squares, [], [count + 1] * len(parameters), lr=lr.float(),
+            beta1=first, beta2=second, eps=self._eps, weight_decay=0.0, amsgrad=False,
+            maximize=False, found_inf=(~finite).float(),
+        )  # fmt: skip
+
     def _filled(self, sample: Sample) -> Iterator[Tensor]:
         """Yields the sample's tensors, with dead steps at the end where it is too short."""
         targets = () if sample.loss.targets is None else sample.loss.targets
-        tensors = [*(sample.obs[name] for name in self._obs), *sample.loss.recorded, *targets]
+        past = () if sample.memory is None or sample.begins is None else sample[1:3]
+        tensors = [
+            *(sample.obs[name] for name in self._obs), *past, *sample.loss.recorded, *targets
+        ]  # fmt: skip
         lacks = self.rows.numel() - sample.loss.flags.numel()
         for tensor in tensors:
             if lacks:
@@ -163,19 +178,54 @@ class FlatStep:
                 yield tensor.contiguous()
 
     def _sample(self, tensors: Sequence[Tensor]) -> Sample:
-        count = len(self._obs)
-        action, logp, reward, flags, *targets = tensors[count:]
+        given = iter(tensors)
+        obs = dict(zip(self._obs, given, strict=False))
+        memory, begins = (next(given), next(given)) if self._parts.model.memory else (None, None)
+        action, logp, reward, flags, *targets = given
         batch = LossBatch(action, logp, reward, flags, Targets(*targets) if targets else None)
-        return Sample(dict(zip(self._obs, tensors, strict=False)), None, None, batch, 0.0)
+        return Sample(obs, memory, begins, batch, 0.0)
+
+
+class OneGraph:
+    """Launches a flat step as one graph, on copies of what is another with each step."""
+
+    def __init__(self, flat: FlatStep, *, capture: bool) -> None:
+        self._flat = flat
+        self._given: list[Tensor] = []  # where it finds what it is called with
+        self._gave: list[Tensor] = []  # what it gives, until the next step
+        self._numbers: Tensor  # those of them that are single numbers
+        self._graph = Graph(self._run, capture=capture, name="the optimiser step")
+
+    def __call__(self, settings: Tensor, *rest: Tensor) -> list[Tensor]:
+        """Steps; returns what the flat step does."""
+        if not self._given:
+            stay = 1 + len(self._flat.tensors)  # they, and the count
+            moving = [tensor.clone() for tensor in rest[stay:]]
+            self._given = [settings.to(rest[0].device, copy=True), *rest[:stay], *moving]
+        for held, new in zip(self._given, (settings, *rest), strict=True):
+            if held is not new:
+                held.copy_(new, non_blocking=True)
+        self._graph()
+        numbers = iter(self._numbers.clone().unbind())
+        return [tensor.clone() if tensor.dim() else next(numbers) for tensor in self._gave]
+
+    def _run(self) -> None:
+        self._gave = self._flat(*self._given)
+        self._numbers = torch.stack([one.double() for one in self._gave if not one.dim()])
 
 
 class CompiledStep:
-    """Steps by a flat step that was compiled."""
+    """Steps by a flat step that was compiled, or is one graph."""
 
-    def __init__(self, flat: FlatStep, run: Callable[..., Any], stats: Sequence[str]) -> None:
+    def __init__(
+        self, flat: FlatStep, made: Callable[[], Callable[..., Any]], stats: Sequence[str]
+    ) -> None:
+        """Takes what returns a function that steps, for the tensors that this is called with at
+        first."""
         self.fits = flat.fits
         self._flat = flat
-        self._run = run
+        self._made = made
+        self._run = made()
         self._stats = stats  # the names of the loss's figures
 
     @torch.no_grad()
@@ -198,10 +248,13 @@ class CompiledStep:
         flat.tensors = [tensor.clone() for tensor in tensors]
         flat.counts = [count.clone() for count in counts]
         try:
-            found = self(sample, lr, coefs)
+            trial = CompiledStep(flat, self._made, self._stats)
+            found = trial(sample, lr, coefs)
+            for _ in range(_WARM):  # a graph is captured meanwhile
+                trial(sample, lr, coefs)
             began = time.thread_time()
             for _ in range(_TIMED):
-                self(sample, lr, coefs)
+                trial(sample, lr, coefs)
             return found, (time.thread_time() - began) / _TIMED
         finally:
             flat.tensors, flat.counts = tensors, counts

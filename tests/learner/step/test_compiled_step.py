@@ -49,23 +49,30 @@ RUNS: dict[str, tuple[AlgorithmConfig, dict[str, Any], dict[str, Any]]] = {
 
 
 def trained(
-    folder: Path, name: str, spaces: Spaces = SPACES, *, compiles: bool = False
+    folder: Path, name: str, spaces: Spaces = SPACES, *, compiles: bool = False, device: str = "cpu"
 ) -> tuple[TrainParts, torch.optim.Optimizer, list[Sample], int]:
     """Returns a learner after some batches, its next samples, and how many steps one has at
     most."""
     algorithm, model, more = RUNS[name]
-    config = LearnerConfig(lr=1e-3, precision="float32", compile=False, **more)
+    config = LearnerConfig(lr=1e-3, precision="float32", compile=False, graph=False, **more)
     folder.mkdir(parents=True, exist_ok=True)
     feed = NumbersFeed(3, spaces, 0) if spaces is NUMBERS else MadeUpFeed(3, spaces, 0)
     made = ModelConfig(hidden=(8,), **model)
     parts, _ = learn(
-        folder, 3, algorithm=algorithm, model=made, learner=config, spaces=spaces, feed=feed
+        folder,
+        3,
+        algorithm=algorithm,
+        model=made,
+        learner=config,
+        spaces=spaces,
+        feed=feed,
+        device=device,
     )
     optimiser = optimiser_step.make_optimiser(parts.config, parts.model, lr=1e-3)
     uses, samples = uses_of(algorithm), []
     for number in range(4):
         tensors = feed._made(number).tensors
-        fresh = sample_of(tensors, spaces, previous=False, unrolls=B).copy()
+        fresh = sample_of(tensors, spaces, previous=False, unrolls=B).copy().on(parts.device)
         ready = with_targets_of(parts, fresh, LossNorm(steps=int(fresh.loss.live.sum())))
         samples += list(uses.samples(ready))
     step = OneStep(parts, parts.model, optimiser)
@@ -110,7 +117,7 @@ def as_one(
     own = StepParts(parts.algorithm, parts.config, parts.model, parts.target, parts.device)
     squares = parts.coefficients().advantage_square is not None
     flat = FlatStep(own, optimiser, sample, most=most, squares=squares)
-    return CompiledStep(flat, flat, list(loss_of(parts, parts.model, sample).stats))
+    return CompiledStep(flat, lambda: flat, list(loss_of(parts, parts.model, sample).stats))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +126,7 @@ def as_one(
 )
 def test_one_function_steps_as_the_parts_do(tmp_path: Path, name: str, spaces: Spaces) -> None:
     found, wanted = (trained(tmp_path / each, name, spaces) for each in ("one", "parts"))
-    _same(state(*found[:2]), state(*wanted[:2]))
+    same_numbers(state(*found[:2]), state(*wanted[:2]))
     parts, optimiser, samples, most = found
     compiled = as_one(parts, optimiser, samples[0], most)
     in_parts = OneStep(wanted[0], wanted[0].model, wanted[1])
@@ -128,14 +135,14 @@ def test_one_function_steps_as_the_parts_do(tmp_path: Path, name: str, spaces: S
         one = compiled(sample, 1e-3, parts.coefficients())
         other = in_parts(sample, None, most=most)
         assert one.finite and other.finite
-        _same([one.norm, one.loss.total], [other.norm, other.loss.total.detach()])
-        _same(one.loss[2:], other.loss[2:])
+        same_numbers([one.norm, one.loss.total], [other.norm, other.loss.total.detach()])
+        same_numbers(one.loss[2:], other.loss[2:])
         assert list(one.loss.stats) == list(other.loss.stats)
-        _same(list(one.loss.stats.values()), list(other.loss.stats.values()))
-        _same(state(parts, optimiser), state(*wanted[:2]))
+        same_numbers(list(one.loss.stats.values()), list(other.loss.stats.values()))
+        same_numbers(state(parts, optimiser), state(*wanted[:2]))
 
 
-def _same(found: Sequence[Any], wanted: Sequence[Any]) -> None:
+def same_numbers(found: Sequence[Any], wanted: Sequence[Any]) -> None:
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
@@ -171,7 +178,7 @@ def test_a_trial_changes_nothing(tmp_path: Path) -> None:
     for one, other in zip(state(parts, optimiser), before, strict=True):
         assert torch.equal(one, other)
     assert seconds > 0
-    _same([tried.norm], [compiled(samples[0], 1e-3, parts.coefficients()).norm])
+    same_numbers([tried.norm], [compiled(samples[0], 1e-3, parts.coefficients()).norm])
 
 
 def run_until_settled(step: OneStep, samples: Sequence[Sample], most: int) -> int:
@@ -210,8 +217,8 @@ def test_what_is_compiled_steps_as_the_parts_do(
         other(samples[number % len(samples)], None, most=most)
     for sample in samples:
         one, two = (each(sample, None, most=most) for each in (step, other))
-        _same([one.norm, *one.loss.stats.values()], [two.norm, *two.loss.stats.values()])
-    _same(state(parts, optimiser), state(*wanted[:2]))
+        same_numbers([one.norm, *one.loss.stats.values()], [two.norm, *two.loss.stats.values()])
+    same_numbers(state(parts, optimiser), state(*wanted[:2]))
 
 
 def _quick(tried: Any) -> Any:
