@@ -1,5 +1,6 @@
 """Memory of the host where what a step gives arrives, without either waiting for the other."""
 
+import weakref
 from collections.abc import Sequence
 
 import torch
@@ -15,7 +16,8 @@ class Landing:
     def __init__(self, settings: int, nbytes: int, device: torch.device) -> None:
         pinned = device.type == "cuda"
         self._settings = torch.zeros(settings, pin_memory=pinned)
-        self._weights = torch.empty(nbytes, dtype=torch.uint8, pin_memory=pinned)
+        self._weights: Tensor | None = None  # the weights here, until somebody reads them
+        self._spare: list[Tensor] = []  # memory of weights that nobody reads any more
         # Copies on the device: the next step writes new ones while these are on their way.
         self._leaving = torch.empty(nbytes, dtype=torch.uint8, device=device)
         self._numbers: Tensor | None = None  # the figures here
@@ -35,6 +37,13 @@ class Landing:
         if self._numbers is None:
             pinned = self._stream is not None
             self._numbers = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=pinned)
+        if self._weights is None:
+            pinned = self._stream is not None
+            self._weights = (
+                self._spare.pop()
+                if self._spare
+                else torch.empty(weights.shape, dtype=weights.dtype, pin_memory=pinned)
+            )
         if self._stream is None or self._arrived is None:
             self._numbers.copy_(figures)
             self._weights.copy_(weights)
@@ -56,4 +65,9 @@ class Landing:
         return self._numbers.clone()
 
     def weights(self) -> memoryview:
-        return self._weights.numpy().copy().data
+        """Returns the weights, once. Their memory is used again when nobody reads them any more."""
+        assert self._weights is not None
+        here, self._weights = self._weights, None
+        array = here.numpy()
+        weakref.finalize(array, self._spare.append, here)
+        return array.data
