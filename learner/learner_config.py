@@ -68,8 +68,8 @@ class LearnerConfig(Struct, frozen=True, forbid_unknown_fields=True):
         bool | Literal["auto"],
         Meta(
             description="on a CPU all of an optimiser step is compiled to one function, beside the"
-            " training; for adam, one rank and networks without memory; needs g++; auto: once the"
-            " steps have taken half a minute"
+            " training; for adam, one rank and networks that are not recurrent; needs g++; auto:"
+            " once the steps have taken half a minute"
         ),
     ] = "auto"
     gpu_share: Annotated[

@@ -4,6 +4,7 @@ the host's may be compiled, or be one graph."""
 import logging
 
 from headrace.learner.algorithms.batch_uses import UseOnce, uses_of
+from headrace.learner.models.cores import Recurrent
 from headrace.learner.models.population.population import Population
 from headrace.learner.train_parts import TrainParts
 
@@ -63,8 +64,9 @@ def may_capture(parts: TrainParts) -> bool:
 def _against_compiling(parts: TrainParts) -> str:
     if parts.device.type != "cpu":
         return "the learner is not on a CPU"
-    if parts.model.memory:
-        return "a network with memory takes its steps one after another"
+    cores = parts.model.core, parts.model.value_core
+    if any(isinstance(core, Recurrent) for core in cores):
+        return "a recurrent network takes its steps one after another"
     return _against_one(parts)
 
 

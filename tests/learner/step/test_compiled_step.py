@@ -16,10 +16,11 @@ import pytest
 import torch
 from msgspec import structs
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from headrace.learner.algorithms import optimiser_step
 from headrace.learner.algorithms.batch_uses import Sample, uses_of
-from headrace.learner.algorithms.loss_inputs import Loss, LossInputs, LossNorm
+from headrace.learner.algorithms.loss_inputs import Coefficients, Loss, LossInputs, LossNorm
 from headrace.learner.algorithms.losses import LOSSES
 from headrace.learner.batches.upload import sample_of
 from headrace.learner.config import AlgorithmConfig, ModelConfig
@@ -45,6 +46,11 @@ RUNS: dict[str, tuple[AlgorithmConfig, dict[str, Any], dict[str, Any]]] = {
     "replay": (AlgorithmConfig(name="impala", replay_share=0.5), NORMALISED, {"grad_clip": 0.0}),
     "running": (AlgorithmConfig(name="impala", normalise_advantages="running"), {}, {}),
     "appo": (AlgorithmConfig(name="appo", uses=2, buffer_batches=2, kl_coef=0.5), NORMALISED, {}),
+    "transformer": (
+        AlgorithmConfig(name="ppo", minibatches=2),
+        {"core": "transformer", "core_units": 16, "core_layers": 1, "core_context": 4},
+        {},
+    ),
 }
 
 
@@ -56,8 +62,8 @@ def trained(
     algorithm, model, more = RUNS[name]
     config = LearnerConfig(lr=1e-3, precision="float32", compile=False, graph=False, **more)
     folder.mkdir(parents=True, exist_ok=True)
-    feed = NumbersFeed(3, spaces, 0) if spaces is NUMBERS else MadeUpFeed(3, spaces, 0)
     made = ModelConfig(hidden=(8,), **model)
+    feed = (NumbersFeed if spaces is NUMBERS else MadeUpFeed)(3, spaces, made.memory)
     parts, _ = learn(
         folder,
         3,
@@ -110,13 +116,19 @@ def state(parts: TrainParts, optimiser: torch.optim.Optimizer) -> list[Tensor]:
     return [tensor.clone() for tensor in tensors]
 
 
+def flat_of(
+    parts: TrainParts, optimiser: torch.optim.Optimizer, sample: Sample, most: int
+) -> FlatStep:
+    own = StepParts(parts.algorithm, parts.config, parts.model, parts.target, parts.device)
+    squares = parts.coefficients().advantage_square is not None
+    return FlatStep(own, optimiser, sample, most=most, squares=squares)
+
+
 def as_one(
     parts: TrainParts, optimiser: torch.optim.Optimizer, sample: Sample, most: int
 ) -> CompiledStep:
     """Returns the step as one function, not compiled."""
-    own = StepParts(parts.algorithm, parts.config, parts.model, parts.target, parts.device)
-    squares = parts.coefficients().advantage_square is not None
-    flat = FlatStep(own, optimiser, sample, most=most, squares=squares)
+    flat = flat_of(parts, optimiser, sample, most)
     return CompiledStep(flat, lambda: flat, list(loss_of(parts, parts.model, sample).stats))
 
 
@@ -139,6 +151,23 @@ def test_one_function_steps_as_the_parts_do(tmp_path: Path, name: str, spaces: S
         same_numbers(one.loss[2:], other.loss[2:])
         assert list(one.loss.stats) == list(other.loss.stats)
         same_numbers(list(one.loss.stats.values()), list(other.loss.stats.values()))
+        same_numbers(state(parts, optimiser), state(*wanted[:2]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ppo", "appo", "transformer"])
+def test_what_is_recorded_steps_on_other_samples_too(tmp_path: Path, name: str) -> None:
+    """Nothing of the sample that it was recorded with is in it."""
+    found, wanted = (trained(tmp_path / each, name) for each in ("one", "parts"))
+    parts, optimiser, samples, most = found
+    flat = flat_of(parts, optimiser, samples[0], most)
+    given = flat.inputs(samples[0], 0.0, Coefficients(0.0, 0.0, 0.0))
+    recorded = make_fx(flat)(*[tensor.clone() for tensor in given])
+    for sample in samples[1:]:
+        norm, total, *_ = recorded(*flat.inputs(sample, 1e-3, parts.coefficients()))
+        torch._foreach_add_(flat.counts, 1)
+        other = OneStep(wanted[0], wanted[0].model, wanted[1])(sample, None, most=most)
+        same_numbers([norm, total], [other.norm, other.loss.total.detach()])
         same_numbers(state(parts, optimiser), state(*wanted[:2]))
 
 
@@ -348,7 +377,10 @@ def test_a_step_is_compiled_only_after_it_has_taken_long(
 
 @pytest.mark.parametrize(
     ("learner", "model", "reason"),
-    [({"optimiser": "rmsprop"}, {}, "rmsprop"), ({}, {"core": "gru", "core_units": 4}, "memory")],
+    [
+        ({"optimiser": "rmsprop"}, {}, "rmsprop"),
+        ({}, {"core": "gru", "core_units": 4}, "recurrent"),
+    ],
 )
 def test_what_stands_against_it_is_said(
     tmp_path: Path,
