@@ -62,6 +62,7 @@ class SimulatedNode(RelayEnd):
         self.arrived = 0  # bytes of weights, those of chunks that came again too
         self._samplers: dict[bytes, SamplerEnd] = {}  # by route
         self._said = asyncio.Event()  # something waits for the broker
+        self._answers: list[tuple[bytes, Sequence[Payload]]] = []  # not told yet
 
     def adopt(self, sampler: SamplerEnd) -> None:
         """Connects a sampler; `serve` beats for it."""
@@ -84,10 +85,12 @@ class SimulatedNode(RelayEnd):
         self._said.set()
 
     def _answer(self, answers: Answers) -> None:
-        if answers:
-            asyncio.get_running_loop().call_soon(self._tell, answers)
+        if answers and not self._answers:
+            asyncio.get_running_loop().call_soon(self._tell)
+        self._answers += answers
 
-    def _tell(self, answers: Answers) -> None:
+    def _tell(self) -> None:
+        answers, self._answers = self._answers, []
         for route, frames in answers:
             sampler = self._samplers[route]
             if bundles.kind_of(frames) is Announce:  # taken without looking at shared memory

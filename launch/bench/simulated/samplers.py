@@ -176,7 +176,8 @@ class SimulatedSampler(SamplerEnd):
         if not self.spec.rate:
             for stream in ready:
                 self._put(stream, body)
-            self.news.set()  # there may be credit for another
+                while may_start(stream, self._version):  # there is credit for another
+                    self._put(stream, body)
             return
         pause, now = 1 / self.spec.rate, time.monotonic()
         if self._due <= now:
