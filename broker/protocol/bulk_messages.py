@@ -49,7 +49,7 @@ class Reached(Message, frozen=True):
 
 class Bundle(Message, frozen=True):
     """Carries, between a node and the broker, messages of or for its samplers: (member, sizes of
-    the frames) each. Buffer 0: all frames, joined; or the buffers are the frames of one message,
-    which has no sizes then."""
+    the frames) each; or small unrolls to a learner, member 0. Buffer 0: all frames, joined; or the
+    buffers are the frames of one message, which has no sizes then."""
 
     parts: tuple[tuple[Count, FrameSizes], ...]

@@ -1,9 +1,11 @@
-"""Puts messages of and for the samplers of a node into bundles, and takes them out again. Pure.
+"""Puts messages of and for the samplers of a node, and unrolls for a learner, into bundles, and
+takes them out again. Pure.
 
     (member, frames) (member, frames) ..  --pack-->  Bundle Bundle ..  --split-->  the same again
 
-A member is a number that the node gave to a sampler's connection. Small messages are joined, so
-that many of them cost the sockets as much as one. A large one travels alone and uncopied.
+A member is a number that the node gave to a sampler's connection; OWN is the connection's own.
+Small messages are joined, so that many of them cost the sockets as much as one. A large one travels
+alone and uncopied.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,6 +24,7 @@ from headrace.broker.protocol.messages import (
     encode,
 )
 
+OWN: Final = 0  # the member for which a learner's unrolls are
 # From here on a copy costs more than a frame of its own.
 _LARGE: Final = 65536
 # Bytes of a header that a message takes at most, and each of its frames.
@@ -33,25 +36,40 @@ Member: TypeAlias = tuple[int, Sequence[Payload]]  # its number, and the frames 
 
 def pack(waiting: Sequence[Member]) -> Iterator[list[Payload]]:
     """Yields the frames of bundles that hold all of these messages, in order."""
+    for group in groups(waiting):
+        member, frames = group[0]
+        if len(group) == 1 and _is_large(frames, sum(map(len, frames))):
+            yield encode(Bundle(((member, ()),)), *frames)
+        else:
+            yield join(group)
+
+
+def groups(waiting: Sequence[Member]) -> Iterator[Sequence[Member]]:
+    """Yields the messages that one bundle holds, in order; a large one is alone."""
     joined: list[Member] = []
     header = size = 0
     for member, frames in waiting:
         nbytes = sum(map(len, frames))
+        alone = _is_large(frames, nbytes)
         cost = _PART_BYTES + _FRAME_BYTES * len(frames)
-        alone = nbytes >= _LARGE and len(frames) <= MAX_BUFFERS
         if joined and (alone or header + cost > _MOST_HEADER or size + nbytes > _LARGE):
-            yield _join(joined)
+            yield joined
             joined, header, size = [], 0, 0
         if alone:
-            yield encode(Bundle(((member, ()),)), *frames)
+            yield [(member, frames)]
         else:
             joined.append((member, frames))
             header, size = header + cost, size + nbytes
     if joined:
-        yield _join(joined)
+        yield joined
 
 
-def _join(members: Sequence[Member]) -> list[Payload]:
+def _is_large(frames: Sequence[Payload], nbytes: int) -> bool:
+    return nbytes >= _LARGE and len(frames) <= MAX_BUFFERS
+
+
+def join(members: Sequence[Member]) -> list[Payload]:
+    """Returns the frames of the bundle that holds these small messages."""
     parts = tuple((member, tuple(map(len, frames))) for member, frames in members)
     body = b"".join(bytes_of(frame) for _, frames in members for frame in frames)
     return encode(Bundle(parts), body)
@@ -68,6 +86,11 @@ def kind_of(frames: Sequence[Payload]) -> type[Message] | None:
         return None
     tag = bytes_of(frames[0])[3]
     return TYPES[tag] if tag < len(TYPES) else None
+
+
+def is_own(bundle: Bundle) -> bool:
+    """Tells whether it is for the connection that it came by, not for samplers behind it."""
+    return bool(bundle.parts) and bundle.parts[0][0] == OWN
 
 
 def split(bundle: Bundle, buffers: Sequence[Buffer]) -> Iterator[tuple[int, Sequence[Buffer]]]:

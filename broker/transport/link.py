@@ -19,10 +19,12 @@ import zmq
 
 from headrace.broker.errors import UserError
 from headrace.broker.peer_errors import UnreportedErrors
+from headrace.broker.protocol import bundles
 from headrace.broker.protocol.fields import MOST_TEXT_BYTES, Refusal
 from headrace.broker.protocol.messages import (
     Announce,
     Buffer,
+    Bundle,
     Chunk,
     Deliver,
     Mark,
@@ -250,6 +252,11 @@ class Link:
             message, buffers = decode(frames)
             if isinstance(message, Open | Piece | Mark | Reached) and self.welcome is not None:
                 self._carry(message, buffers)
+                return
+            if isinstance(message, Bundle) and bundles.is_own(message):
+                for _, inner in bundles.split(message, buffers):
+                    if bundles.kind_of(inner) is Deliver:
+                        self._dispatch(inner)
                 return
         except OtherProtocol as error:
             raise RefusedError(

@@ -1,5 +1,6 @@
 """Sends the broker's messages, to each peer in its own protocol. What a socket does not take is
-dropped; bulk waits for room. What goes to samplers behind a node waits for `flush`, in bundles."""
+dropped; bulk waits for room. What goes to samplers behind a node, and small unrolls for a learner,
+wait for `flush`, in bundles."""
 
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -28,6 +29,9 @@ from headrace.broker.transport.mailbox import Mailbox
 
 _MOST_WORDS = 1000
 _BULK = (Chunk, Delta, Deliver, Open, Piece)
+# Unrolls below it cost less in a bundle, although they are copied into it.
+_SMALL_UNROLL = 16384
+_UNROLLS_JOINED_SINCE = 3  # protocol
 
 
 class Replies:
@@ -46,6 +50,8 @@ class Replies:
         self._queue_bytes = queue_bytes  # what learners do not read may be as much as the queue
         # By a node's route: messages for its samplers, until they are flushed.
         self._bundled: dict[bytes, list[bundles.Member]] = {}
+        # By a learner's route: small unrolls, until they are flushed.
+        self._delivered: dict[Route, tuple[Peer, list[tuple[Hashable, Sequence[Payload]]]]] = {}
 
     def send(self, route: Route, message: Message, *buffers: Payload, protocol: int = 0) -> bool:
         """Sends a message; False = there was no room for it, or no peer there. `protocol`: for a
@@ -58,6 +64,14 @@ class Replies:
             peer.bulk = BulkSender(self._lease_s)
         # Before it waits: if it goes in pieces, these frames travel inside its Open.
         frames = releases.spoken(wire.encode(message, *buffers), peer.protocol)
+        if (
+            isinstance(message, Deliver)
+            and peer.protocol >= _UNROLLS_JOINED_SINCE
+            and sum(map(len, frames)) < _SMALL_UNROLL
+        ):
+            self._delivered.setdefault(peer.route, (peer, []))[1].append((key, frames))
+            return
+        self._deliver()  # what was said before comes before
         peer.bulk.submit(key, frames, self._to(peer), time.monotonic())
 
     def reached(self, peer: Peer, message: Reached) -> None:
@@ -101,8 +115,23 @@ class Replies:
         peer = self._roster.get(route)
         return releases.spoken(frames, protocol or (peer.protocol if peer else releases.PROTOCOL))
 
+    def _deliver(self) -> None:
+        """Sends the small unrolls that wait for a turn's end."""
+        waiting, self._delivered = self._delivered, {}
+        for peer, unrolls in waiting.values():
+            assert peer.bulk is not None
+            keys = iter(unrolls)
+            for group in bundles.groups([(bundles.OWN, frames) for _, frames in unrolls]):
+                these, now = [next(keys) for _ in group], time.monotonic()
+                if len(these) == 1:
+                    peer.bulk.submit(*these[0], self._to(peer), now)
+                elif peer.bulk.submit_joined(bundles.join(group), these, self._to(peer), now):
+                    for _, frames in these:  # the bundle itself is counted where it is sent
+                        self._metrics.count("out", Deliver, sum(map(len, frames)))
+
     def flush(self) -> None:
         """Sends the bundles that wait."""
+        self._deliver()
         waiting, self._bundled = self._bundled, {}
         for node, inner in waiting.items():
             for frames in bundles.pack(inner):
@@ -137,7 +166,7 @@ class Replies:
         kind = wire.kind(frames)
         size, bulk, most = (
             len(route) + sum(map(len, frames)),
-            bulk or kind in _BULK,
+            bulk or kind in _BULK or (kind is Bundle and queue > 0),  # a learner's
             MOST_BULK + queue,
         )
         if not self.pipes.has_room(route, size, bulk=bulk, most=most, in_all=queue):

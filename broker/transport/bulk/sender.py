@@ -96,6 +96,29 @@ class BulkSender:
         if self._sent - self._marked >= self.window.piece or self._short:
             self._mark(send, now)
 
+    def submit_joined(
+        self,
+        joined: Sequence[Payload],
+        messages: Sequence[tuple[Hashable, Sequence[Payload]]],
+        send: Send,
+        now: float,
+    ) -> bool:
+        """Sends small messages joined to one, if it goes out at once; False = each of them is the
+        last in line."""
+        nbytes = sum(map(len, joined))
+        if (
+            not self._waiting
+            and nbytes <= self.window.piece
+            and self._send_whole(joined, nbytes, send)
+        ):
+            if self._sent - self._marked >= self.window.piece:
+                self._mark(send, now)
+            return True
+        for key, frames in messages:
+            self.put(key, frames)
+        self.flush(send, now)
+        return False
+
     def put(self, key: Hashable, frames: Sequence[Payload]) -> None:
         """Appends a message to the queue, unless it waits there already."""
         if key not in self._waiting:

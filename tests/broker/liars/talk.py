@@ -9,6 +9,7 @@ from headrace.broker.config import BrokerConfig
 from headrace.broker.ledger.ledger import Ledger
 from headrace.broker.ledger.state import LedgerState
 from headrace.broker.protocol import hello_payload, messages
+from headrace.broker.protocol.bundles import is_own, split
 from headrace.broker.protocol.hello_payload import HelloPayload
 from headrace.broker.protocol.messages import Message, Payload, Unroll
 from headrace.broker.server.connections.counters import Counters
@@ -73,10 +74,13 @@ class Broker:
             message, buffers = messages.decode(parts[1:])
             if parts[0] in self.deaf:
                 return False
-            if isinstance(message, messages.Bundle):
+            said = [message]
+            if isinstance(message, messages.Bundle) and is_own(message):
+                said = [messages.decode(inner)[0] for _, inner in split(message, buffers)]
+            elif isinstance(message, messages.Bundle):
                 self._bodies.append((parts[0], message, [bytes(one) for one in buffers]))
-            self.sent.append((parts[0], message))
-            self.all.append((parts[0], message))
+            self.sent += [(parts[0], one) for one in said]
+            self.all += [(parts[0], one) for one in said]
         if left is not None:
             self.leaving.append(left)  # everybody reads
         return True
