@@ -206,6 +206,7 @@ async def until(end: End, wanted: int) -> None:
         await end.changed.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stepping", ["inline", "threads"])
 @given(
     seed=st.integers(0, 1 << 30),
