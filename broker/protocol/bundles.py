@@ -9,7 +9,7 @@ alone and uncopied.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from headrace.broker.protocol.messages import (
     MAX_BUFFERS,
@@ -32,6 +32,7 @@ _PART_BYTES, _FRAME_BYTES = 12, 5
 _MOST_HEADER: Final = MAX_HEADER - 16
 
 Member: TypeAlias = tuple[int, Sequence[Payload]]  # its number, and the frames of a message
+Name = TypeVar("Name")  # what a message is known by
 
 
 def pack(waiting: Sequence[Member]) -> Iterator[list[Payload]]:
@@ -44,11 +45,13 @@ def pack(waiting: Sequence[Member]) -> Iterator[list[Payload]]:
             yield join(group)
 
 
-def groups(waiting: Sequence[Member]) -> Iterator[Sequence[Member]]:
+def groups(
+    waiting: Sequence[tuple[Name, Sequence[Payload]]],
+) -> Iterator[Sequence[tuple[Name, Sequence[Payload]]]]:
     """Yields the messages that one bundle holds, in order; a large one is alone."""
-    joined: list[Member] = []
+    joined: list[tuple[Name, Sequence[Payload]]] = []
     header = size = 0
-    for member, frames in waiting:
+    for name, frames in waiting:
         nbytes = sum(map(len, frames))
         alone = _is_large(frames, nbytes)
         cost = _PART_BYTES + _FRAME_BYTES * len(frames)
@@ -56,9 +59,9 @@ def groups(waiting: Sequence[Member]) -> Iterator[Sequence[Member]]:
             yield joined
             joined, header, size = [], 0, 0
         if alone:
-            yield [(member, frames)]
+            yield [(name, frames)]
         else:
-            joined.append((member, frames))
+            joined.append((name, frames))
             header, size = header + cost, size + nbytes
     if joined:
         yield joined

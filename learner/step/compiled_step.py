@@ -187,14 +187,16 @@ class FlatStep:
 
 
 class OneGraph:
-    """Launches a flat step as one graph, on copies of what is another with each step."""
+    """Launches a flat step as one graph, on copies of what is another with each step. On a CPU it
+    is launched piece by piece."""
 
-    def __init__(self, flat: FlatStep, *, capture: bool) -> None:
+    def __init__(self, flat: FlatStep) -> None:
         self._flat = flat
         self._given: list[Tensor] = []  # where it finds what it is called with
         self._gave: list[Tensor] = []  # what it gives, until the next step
         self._numbers: Tensor  # those of them that are single numbers
-        self._graph = Graph(self._run, capture=capture, name="the optimiser step")
+        cuda = flat.tensors[0].is_cuda
+        self._graph = Graph(self._run, capture=cuda, name="the optimiser step")
 
     def __call__(self, settings: Tensor, *rest: Tensor) -> list[Tensor]:
         """Steps; returns what the flat step does."""

@@ -34,11 +34,10 @@ class Landing:
 
     def take(self, figures: Tensor, weights: Tensor) -> None:
         """Begins to fetch them, behind all that was launched until now."""
+        pinned = self._stream is not None
         if self._numbers is None:
-            pinned = self._stream is not None
             self._numbers = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=pinned)
         if self._weights is None:
-            pinned = self._stream is not None
             self._weights = (
                 self._spare.pop()
                 if self._spare

@@ -107,8 +107,7 @@ class OneStep:
         try:
             if self._captures:
                 flat = self._flat(sample, most)
-                capture = self._parts.device.type == "cuda"
-                graph = CompiledStep(flat, partial(OneGraph, flat, capture=capture), self._stats)
+                graph = CompiledStep(flat, partial(OneGraph, flat), self._stats)
                 return graph, *graph.tried(sample, self._lr, coefs)
             if self._ahead is None:
                 self._ahead = CompileAhead(self._flat(sample, most), sample)

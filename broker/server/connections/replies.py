@@ -120,12 +120,13 @@ class Replies:
         waiting, self._delivered = self._delivered, {}
         for peer, unrolls in waiting.values():
             assert peer.bulk is not None
-            keys = iter(unrolls)
-            for group in bundles.groups([(bundles.OWN, frames) for _, frames in unrolls]):
-                these, now = [next(keys) for _ in group], time.monotonic()
+            send, now = self._to(peer), time.monotonic()
+            for these in bundles.groups(unrolls):
                 if len(these) == 1:
-                    peer.bulk.submit(*these[0], self._to(peer), now)
-                elif peer.bulk.submit_joined(bundles.join(group), these, self._to(peer), now):
+                    peer.bulk.submit(*these[0], send, now)
+                    continue
+                joined = bundles.join([(bundles.OWN, frames) for _, frames in these])
+                if peer.bulk.submit_joined(joined, these, send, now):
                     for _, frames in these:  # the bundle itself is counted where it is sent
                         self._metrics.count("out", Deliver, sum(map(len, frames)))
 

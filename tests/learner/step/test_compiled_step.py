@@ -117,11 +117,16 @@ def state(parts: TrainParts, optimiser: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def flat_of(
-    parts: TrainParts, optimiser: torch.optim.Optimizer, sample: Sample, most: int
+    parts: TrainParts,
+    optimiser: torch.optim.Optimizer,
+    sample: Sample,
+    most: int,
+    *,
+    fused: bool = False,
 ) -> FlatStep:
     own = StepParts(parts.algorithm, parts.config, parts.model, parts.target, parts.device)
     squares = parts.coefficients().advantage_square is not None
-    return FlatStep(own, optimiser, sample, most=most, squares=squares)
+    return FlatStep(own, optimiser, sample, most=most, squares=squares, fused=fused)
 
 
 def as_one(
@@ -420,9 +425,7 @@ def test_code_of_the_user_is_compiled_only_when_asked(
 @pytest.mark.processes
 def test_a_compiler_that_is_not_needed_any_more_ends(tmp_path: Path) -> None:
     parts, optimiser, samples, most = trained(tmp_path, "ppo")
-    own = StepParts(parts.algorithm, parts.config, parts.model, parts.target, parts.device)
-    flat = FlatStep(own, optimiser, samples[0], most=most, squares=False)
-    ahead = CompileAhead(flat, samples[0])
+    ahead = CompileAhead(flat_of(parts, optimiser, samples[0], most), samples[0])
     folder = Path(ahead._folder.name)
     assert folder.is_dir() and ahead.ended() is None
     ahead.close()

@@ -13,11 +13,11 @@ from headrace.learner.config import AlgorithmConfig, ModelConfig
 from headrace.learner.learner_config import LearnerConfig
 from headrace.learner.step import one_step
 from headrace.learner.step.choice import may_capture
-from headrace.learner.step.compiled_step import CompiledStep, FlatStep, OneGraph, StepParts
+from headrace.learner.step.compiled_step import CompiledStep, OneGraph
 from headrace.learner.step.one_step import OneStep
 from headrace.learner.train_parts import TrainParts
 from tests.learner.step import test_device_steps
-from tests.learner.step.test_compiled_step import same_numbers, state, trained
+from tests.learner.step.test_compiled_step import flat_of, same_numbers, state, trained
 from tests.learner.step.test_device_steps import COUNT, DEVICES, NORMALISED, same
 from tests.learner.test_train import learn
 
@@ -83,12 +83,10 @@ def test_the_numbers_are_those_of_the_parts(
 
 
 def graph_of(parts: TrainParts, optimiser: torch.optim.Optimizer, sample: Any, most: int) -> Any:
-    own = StepParts(parts.algorithm, parts.config, parts.model, parts.target, parts.device)
-    flat = FlatStep(own, optimiser, sample, most=most, squares=False, fused=True)
+    flat = flat_of(parts, optimiser, sample, most, fused=True)
     step = OneStep(parts, parts.model, optimiser)
     names = list(step(sample, None, most=most).loss.stats)
-    capture = parts.device.type == "cuda"
-    return CompiledStep(flat, partial(OneGraph, flat, capture=capture), names)
+    return CompiledStep(flat, partial(OneGraph, flat), names)
 
 
 @pytest.mark.parametrize("device", DEVICES)
